@@ -102,6 +102,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := -n $(WORKERS) --max-worker-restart 0 --dist loadscope --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -m 'not kafka and not services and not watch and not console' $(SIDE_BY_SIDE)
 
+test: export PYTHONHASHSEED := 0
 test: setup java  ## Every promise once, of large matrices a share that changes by day; ARGS=--all takes all
 	$(PYTEST) $(ARGS)
 

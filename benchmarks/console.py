@@ -44,7 +44,7 @@ from benchmarks.process_figures import (
 )
 from benchmarks.start import LOG, SETTINGS, write_partitions
 from benchmarks.workload import TOPIC, write_log
-from keeplast.service.receipts import FILE_NAME
+from keeplast.log.root_files import RECEIPTS_NAME
 
 PARTITIONS, BROWSERS = 10_000, 10
 SECONDS, REFRESH_SECONDS = 30, 5.0
@@ -283,11 +283,11 @@ def rounds_next_to(clients: int, scratch: Path) -> list[tuple[str, str]]:
     with running(words, scratch / "cache") as console:
         # The loop has looked when its pages have something.
         wait_for(lambda: b"bench-0" in page_of(console, "/partitions"))
-        one_round(console, 0, logs / FILE_NAME)
+        one_round(console, 0, logs / RECEIPTS_NAME)
         for number in range(1, 2 * PAIRS_MIN, 2):
-            alone.append(one_round(console, number, logs / FILE_NAME))
+            alone.append(one_round(console, number, logs / RECEIPTS_NAME))
             with watched_by(console.port, clients):
-                beside.append(one_round(console, number + 1, logs / FILE_NAME))
+                beside.append(one_round(console, number + 1, logs / RECEIPTS_NAME))
     shutil.rmtree(logs)
     clock, work = (
         Pairs(tuple(each[at] for each in beside), tuple(each[at] for each in alone))

@@ -4,7 +4,8 @@ Of a test that is marked ``rotates(shares)`` runs the share of its cases whose t
 that is marked ``repeats(test)`` does not run: it proves again, at a greater cost, what ``test``
 proves. Without an argument other cases of the same test prove it. ``--all`` runs every case of
 both; ``--long`` adds tests that are marked ``slow``, and draws as many examples as
-a test's long form has. A test that is named with
+a test's long form has. The same tree draws the same examples again; ``--long`` and
+``--hypothesis-seed`` draw others. A test that is named with
 ``::`` on the command line runs in any case. With several workers, tests that share the Spark
 session stay in one, and a file's tests stay together: what they set up is made once.
 """
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from xdist.scheduler import LoadScopeScheduling
 
 import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
@@ -68,8 +71,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # Neither a deadline nor a check of how long drawing takes: both go by the clock, and a machine
     # may be busy with other things.
     profile = LONG_PROFILE if config.option.long else PROFILE
+    draws_others = config.option.long or config.getoption("--hypothesis-seed") is not None
+    if not draws_others:
+        # It would draw numbers of the code too: of the modules that tests before have loaded.
+        providers._get_local_constants = Constants
     hypothesis.settings.register_profile(
-        profile, deadline=None, max_examples=drawn,
+        profile, deadline=None, max_examples=drawn, derandomize=not draws_others,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )  # fmt: skip
     hypothesis.settings.load_profile(profile)

@@ -28,7 +28,7 @@ from keeplast.cli.main import app
 from keeplast.format import leader_epoch, offset_index, time_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
-from keeplast.service.receipts import FILE_NAME
+from keeplast.log.root_files import RECEIPTS_NAME
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -173,7 +173,7 @@ def clean(root: Path, log: DemoLog, at_ms: int) -> None:
     quietly(
         "clean", str(root), "--topic", topic, "--partition", number, "--now-ms", str(at_ms),
         "--roll-active", "--despite", "dirty-ratio", "--runner", "local", "--cores", "1",
-        "--receipt", str(root / FILE_NAME),
+        "--receipt", str(root / RECEIPTS_NAME),
     )  # fmt: skip
 
 

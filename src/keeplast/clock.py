@@ -15,15 +15,12 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Return milliseconds since the Unix epoch."""
-        ...
 
     def seconds(self) -> float:
         """Return monotonic seconds; only differences mean anything."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait for ``seconds``; used for back-off and throttling only."""
-        ...
 
 
 class SystemClock:

@@ -25,10 +25,13 @@ Each place that raises one of them names a code, such as ``K214``: one cause wit
 from __future__ import annotations
 
 import errno
+import importlib
+import importlib.util
 import re
 import shlex
 from enum import StrEnum
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 
@@ -212,6 +215,18 @@ def invariant(condition: bool, message: str) -> None:
     """Raise :class:`InvariantError` unless ``condition`` holds; stays on under ``python -O``."""
     if not condition:
         raise InvariantError(message, code="K901")
+
+
+def module_when_named(room: str, name: str) -> ModuleType:
+    """Import a module of the package ``room``; AttributeError where it has none of that name.
+
+    As ``__getattr__`` of a room it imports a module when a caller first names it in full. The verbs
+    of a place are one class, and a command is about one of them. Who checks types does not see it:
+    the caller imports the same modules for them.
+    """
+    if importlib.util.find_spec(f".{name}", room) is None:
+        raise AttributeError(f"module {room!r} has no attribute {name!r}")
+    return importlib.import_module(f".{name}", room)
 
 
 INSTALLING = "docs/how-to/install.md#from-a-wheel"

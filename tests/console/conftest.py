@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.service.console.gate import Entrance
 from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.server import Certificate, ConsoleServer
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.schedule import read_set_aside, write_set_aside
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import State
@@ -97,7 +97,9 @@ def serving(
     if runs:
         source.control, source.live = control, live
         due = () if view.status is None else view.status.in_state(State.OVERDUE)
-        queue = tuple(Choice(each.partition, each.reason) for each in due)
+        queue = tuple(
+            Choice(each.partition, each.reason.removeprefix("due for a round: ")) for each in due
+        )
         snapshot = Snapshot(
             view.place, view.now_ms - 9 * HOUR_MS, view.now_ms, 3, 2, (), queue=queue
         )
@@ -149,6 +151,6 @@ def seen(demo: Path, now_ms: int) -> ConsoleView:
 def served(seen: ConsoleView, demo: Path) -> Iterator[Served]:
     """A loop's console of the demo."""
     with serving(seen, searches=searches_in(demo, now_ms=seen.now_ms)) as found:
-        found.source.shelf = ReceiptShelf(LocalFiles(), demo / FILE_NAME)
+        found.source.shelf = ReceiptShelf(LocalFiles(), demo / RECEIPTS_NAME)
         with_past(found.source, demo)
         yield found

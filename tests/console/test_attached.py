@@ -151,8 +151,8 @@ def test_the_documents_are_those_of_the_command_line(
 ) -> None:
     for path in ("/", LOG):
         browser.open(attached.url(path))
-        links = {each.text: each.get_attribute("href") for each in browser.all("nav a")}
-        browser.open(str(links["JSON"]))
+        links = {each.text: each.get_attribute("href") for each in browser.all("footer a")}
+        browser.open(str(links["This page as JSON"]))
         assert status(world) == json.loads(browser.text("body"))
 
 

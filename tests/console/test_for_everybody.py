@@ -61,8 +61,7 @@ def test_the_keyboard_reaches_a_log_from_the_overview(browser: Browser, served: 
         "Time",
         "Work",
         "Look up a record key",
-        "JSON",
-    ] == names[:6]
+    ] == names[:5]
     assert len(names) <= PRESSES_TO_A_LOG_MAX
     assert {"q", "Show", "Topic", "Round due by"} <= set(walk(browser, "customers-0"))
     browser.press(Keys.ENTER)

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
 from keeplast.service.console import rendering
@@ -24,7 +24,7 @@ from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
 from tests.console.conftest import PARTITIONS, Served, now, printed, serving
 from tests.support.browser import Browser, cells
-from tests.support.waiting import wait_for_line
+from tests.support.waiting import SECONDS_MAX, wait_for_line
 from tools.demo_console import SETTINGS
 from tools.demo_console import main as write_demo
 
@@ -181,7 +181,7 @@ def test_a_hidden_tab_holds_no_connection(
     )
 
     def is_free(served: Served) -> bool:
-        with httpx.stream("GET", served.url("/events")) as answer:
+        with httpx.stream("GET", served.url("/events"), timeout=SECONDS_MAX) as answer:
             return answer.status_code == 200
 
     with serving(seen) as served:

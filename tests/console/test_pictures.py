@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
 from tests.console.conftest import Served
@@ -68,7 +68,7 @@ def log(browser: Browser, served: Served) -> None:
 
 def work(browser: Browser, served: Served) -> None:
     browser.open(served.url("/work"))
-    down_to(browser, served, "section[aria-labelledby=h-receipts] tbody tr:nth-child(10)")
+    down_to(browser, served, "section[aria-labelledby=h-receipts] tbody tr:nth-child(7)")
 
 
 def time(browser: Browser, served: Served) -> None:

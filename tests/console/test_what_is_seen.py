@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import keeplast as package
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.clock import SystemClock
 from keeplast.inspect.stages import scan_headers
 from keeplast.log.files import LocalFiles
@@ -129,8 +129,8 @@ def test_the_document_of_a_page_is_the_command_lines(
 ) -> None:
     for path, more in (("/", ()), ("/log/orders/1", ("--topic", "orders", "--partition", 1))):
         browser.open(served.url(path))
-        links = {each.text: each.get_attribute("href") for each in browser.all("nav a")}
-        browser.open(str(links["JSON"]))
+        links = {each.text: each.get_attribute("href") for each in browser.all("footer a")}
+        browser.open(str(links["This page as JSON"]))
         expected = printed("status", demo, "--now-ms", now_ms, "--tombstones", "skip", *more)
         assert expected == json.loads(browser.text("body"))
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -497,10 +498,9 @@ def test_a_decision_that_was_not_published_is_published_by_the_next_process(
     swap = swap_of(publisher, sources_of(publisher)[:2])
     sent = ClusterClient.append
 
-    def lost(self: ClusterClient, *arguments: Any) -> Any:
-        raise CommitUnknownError("the process ends here")
-
-    monkeypatch.setattr(ClusterClient, "append", lost)
+    monkeypatch.setattr(
+        ClusterClient, "append", Mock(side_effect=CommitUnknownError("the process ends here"))
+    )
     with pytest.raises(CommitUnknownError):
         publisher.decide_and_publish(swap)
     monkeypatch.setattr(ClusterClient, "append", sent)

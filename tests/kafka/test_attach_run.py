@@ -21,7 +21,7 @@ from tests.kafka.test_attach import alter, attach, create
 from tests.kafka.test_attach_rounds import wait_until_remote
 from tests.support.live_call import live_call
 from tests.support.live_rounds import LiveCompactor, by_key_law, consume, require_nothing_left
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS_MAX, wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -137,7 +137,7 @@ def test_a_loop_that_is_killed_and_one_that_is_stopped_leave_what_the_key_law_le
             by=lambda: stopped.poll() is None,
         )
         stopped.send_signal(signal.SIGTERM)
-        _, said = stopped.communicate(timeout=60)
+        _, said = stopped.communicate(timeout=SECONDS_MAX)
     finally:
         stopped.kill()
     assert TERMINATED == stopped.returncode, said

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.selection import Order, choose
+from keeplast.cleaner.log_order import Order, choose
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,

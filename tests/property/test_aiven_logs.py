@@ -36,7 +36,9 @@ from tests.support.remote_segments import remote_segment
 INT32_MAX = (1 << 31) - 1
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
+)
 @given(
     chunk=st.integers(1, 3000),
     content=st.tuples(st.integers(1, 6000), st.integers(0, 255), st.booleans()),
@@ -108,7 +110,6 @@ def test_custom_metadata_comes_back(size: int | None, prefix: str | None, key: s
     assert fields == decode_custom_metadata(encode_custom_metadata(fields))
 
 
-@settings(deadline=None)
 @given(
     at=st.integers(0, 400),
     length=st.integers(0, 30),

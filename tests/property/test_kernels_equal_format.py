@@ -41,7 +41,7 @@ TAIL_OFFSET = 1 << 20
 HOSTILE = ("test_hostile_directories.py", "test_fuzz_directories.py", "test_small_batches.py")
 LEAVES = """
 from keeplast.columns.batches import new_batch_table
-from keeplast.columns.verdicts import count_messages
+from keeplast.columns.retained import count_messages
 count_messages(new_batch_table(1), 0, 2)
 """
 

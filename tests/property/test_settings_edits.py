@@ -19,6 +19,7 @@ KEYS = {
     "compaction.strategy.header": st.sampled_from(["ver", 'a"b', "ü", "#no comment"]),
 }
 TOPICS = ("orders", "a.b", "with space", "ü")
+ENDS = st.sampled_from(["\n", "\r\n"])
 settings_of_table = st.fixed_dictionaries({}, optional=KEYS)
 
 
@@ -45,7 +46,7 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[str | None, dict[str, str]]]:
             if draw(st.booleans()):
                 lines.append(f"# comment {next(comments)}")
         lines += draw(st.sampled_from([[], [""], ["", f"# comment {next(comments)}"]]))
-    return "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n\n"])), tables
+    return draw(ENDS).join(lines) + draw(st.sampled_from(["", "\n", "\n\n"])), tables
 
 
 @example(
@@ -57,6 +58,15 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[str | None, dict[str, str]]]:
     values={},
     gone={"segment.ms", "preallocate", "segment.bytes"},
 ).via("tomlkit lost its place in dotted keys that another parts")
+@example(
+    document=(
+        '[cluster]\ncompaction.strategy.header = "v"',
+        {None: {"compaction.strategy.header": "v"}},
+    ),
+    topic=None,
+    values={"segment.bytes": "14"},
+    gone=set(),
+).via("the last line has no end, and its key has two dots")
 @settings(max_examples=examples(150))
 @given(
     document=documents(),
@@ -71,7 +81,7 @@ def test_an_edit_says_what_it_should_and_keeps_every_comment(
     gone: set[str],
 ) -> None:
     text, tables = document
-    changes: dict[str, str | None] = {**dict.fromkeys(gone - values.keys()), **values}
+    changes: dict[str, str | None] = {**dict.fromkeys(sorted(gone - values.keys())), **values}
     new, _ = edited_text(text, changes, topic=topic, path="f")
     table = {key: text for key, text in tables.get(topic, {}).items() if key not in gone} | values
     layer = file_layer(new, "f")

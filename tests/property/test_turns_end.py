@@ -13,7 +13,7 @@ from enum import StrEnum
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.cleaner.selection import Candidate, Choice
+from keeplast.cleaner.log_order import Candidate, Choice
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats

@@ -33,7 +33,7 @@ from tests.support.plugin_vectors import CASES, read_case, unpack_vectors
 from tests.support.reader import read_partition
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, by_key_law, write_history
-from tests.unit.cli.conftest import Run, keeplast
+from tests.unit.cli.conftest import Command, keeplast
 
 pytestmark = pytest.mark.services
 
@@ -41,7 +41,6 @@ pytestmark = pytest.mark.services
 BEYOND_A_PAGE = {"az": 5001, "gs": 1001}
 SECRETS = {"az": "account_key", "gs": "bearer_token"}
 WRONG = {"az": "d3JvbmctYW5kLXNlY3JldA==", "gs": "ya29.wrong-and-secret"}
-Command = Callable[..., Run]
 Open = Callable[[str], AivenLayout]
 
 __all__ = ["keeplast"]

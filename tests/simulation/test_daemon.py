@@ -16,30 +16,29 @@ from pathlib import Path
 import pytest
 
 from keeplast.api.open_log import open_log
-from keeplast.cleaner.selection import PASSED_OVER_MAX, Choice, Order
+from keeplast.cleaner.log_order import PASSED_OVER_MAX, Choice, Order
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
 from keeplast.log.files import ReadHandle, WriteHandle
 from keeplast.log.lock import is_locked
+from keeplast.log.root_files import RECEIPTS_NAME as RECEIPTS
 from keeplast.model.partition import TopicPartition
 from keeplast.service import schedule
 from keeplast.service.gauges import GAUGES, GaugeObserver
 from keeplast.service.live import Control, Deed
 from keeplast.service.metrics import CleanerCollector, exposition
-from keeplast.service.receipts import FILE_NAME as RECEIPTS
 from keeplast.service.schedule import RETRY_MS_MAX
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import SETTINGS, Narrated, Published, World
+from tests.support.durations import HOUR_MS
 from tests.support.flipped import flip
 from tests.support.log_builder import START_MS
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import clean_at
-
-HOUR_MS = 3_600_000
 
 
 @pytest.fixture

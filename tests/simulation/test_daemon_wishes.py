@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.errors import UnavailableError
 from keeplast.inspect.status import LogStatus
 from keeplast.log.files import LocalFiles
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import NoEvents
 from keeplast.service.documents import status_document
 from keeplast.service.live import QUIET_SECONDS_MAX, WISHES_MAX, Control, Deed, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import look_at_directory
 from keeplast.service.status import State
 from tests.support.daemon_world import SETTINGS, Narrated, World
@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def receipts(world: World) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (world.root / FILE_NAME).read_bytes().splitlines()]
+    return [json.loads(line) for line in (world.root / RECEIPTS_NAME).read_bytes().splitlines()]
 
 
 def test_a_log_that_is_not_dirty_enough_is_cleaned_on_request(world: World) -> None:
@@ -147,7 +147,7 @@ def test_a_watched_loop_says_what_status_says(world: World) -> None:
     look = published.snapshots[-1].look
     assert look is not None
     files = LocalFiles()
-    shelf = ReceiptShelf(files, world.root / FILE_NAME)
+    shelf = ReceiptShelf(files, world.root / RECEIPTS_NAME)
     mine = status_document(look.joined(files, shelf.refresh()))
     other = look_at_directory(world.select(), files, look.now_ms)
     expected = status_document(other.joined(files, shelf.refresh()))

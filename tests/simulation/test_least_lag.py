@@ -16,11 +16,11 @@ import pytest
 
 from keeplast.format.record import Record
 from keeplast.model.topic_config import TopicConfig
+from tests.support.durations import HOUR_MS
 from tests.support.log_builder import record_of
 from tests.support.reader import read_partition
 from tests.support.scenario_log import SMALL, ScenarioLog
 
-HOUR_MS = 3_600_000
 LAG_MS = HOUR_MS
 EAGER = replace(SMALL, min_cleanable_dirty_ratio=0.0, delete_retention_ms=0)
 """Cleans whenever anything is dirty, and lets a tombstone go with the round after its first."""

@@ -36,6 +36,7 @@ from keeplast.model.partition import INT64_MAX
 from keeplast.tier.state.attached import Attached, Decision
 from tests.support import live_world
 from tests.support.attached_world import START_MS, moved
+from tests.support.heard_calls import hear
 from tests.support.live_world import World, simulate
 from tests.support.live_world_brokers import Brokers
 from tests.support.live_world_fold import CF, DF, DS, MetadataTopic
@@ -69,13 +70,7 @@ def test_there_are_no_writes_while_keeplast_works_on_a_long_log(
 ) -> None:
     """Seed 363, which did not end: rounds that take longer the more is written meanwhile."""
     meanwhile: list[bool] = []
-    write = World._write
-
-    def noted(self: World) -> None:
-        meanwhile.append(self._is_meanwhile)
-        write(self)
-
-    monkeypatch.setattr(World, "_write", noted)
+    hear(monkeypatch, World, "_write", lambda self: meanwhile.append(self._is_meanwhile))
     simulate(2, engine)
     assert any(meanwhile)
     meanwhile.clear()

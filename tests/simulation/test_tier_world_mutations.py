@@ -21,7 +21,6 @@ from keeplast.host.partition_host import PartitionHost
 from keeplast.host.replica import Replica
 from keeplast.log.append import LogAppender
 from keeplast.model.partition import TopicPartition
-from keeplast.rewrite.task import TaskResult
 from keeplast.store import store_place
 from keeplast.store.store_place import TierCommit
 from keeplast.survey.request import CleanRequest
@@ -33,6 +32,7 @@ from keeplast.tier.state import partition_state
 from keeplast.tier.state.partition_state import Orphan, Publication
 from keeplast.tier.state.segment import SegmentState
 from tests.support import tier_world_cluster
+from tests.support.heard_calls import hear
 from tests.support.simulated import Guard
 from tests.support.tier_world import simulate
 from tests.support.tier_world_cluster import Mood, draw_mood, has_wrong_clocks
@@ -75,13 +75,7 @@ def without_the_state_of_producers(patch: pytest.MonkeyPatch) -> None:
 
 def with_the_checkpoint_first(patch: pytest.MonkeyPatch) -> None:
     """The first dirty offset moves before the groups of the round are committed."""
-    wave = TierCommit.wave
-
-    def publish_first(self: TierCommit, result: TaskResult, *more: Any) -> None:
-        self.publish(result.end_offset)
-        wave(self, result, *more)
-
-    patch.setattr(TierCommit, "wave", publish_first)
+    hear(patch, TierCommit, "wave", lambda self, result, *_: self.publish(result.end_offset))
 
 
 def _with_copies_up_to(patch: pytest.MonkeyPatch, bound: str) -> None:

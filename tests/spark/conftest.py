@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
 
 from keeplast.pipeline.driven_round import TaskNews
+from tests.support.heard_calls import hear
 from tests.support.shared_spark import SharedSpark
 
 R = TypeVar("R")
@@ -23,11 +23,5 @@ def spark(shared_spark: SharedSpark) -> SparkSession:
 def job_descriptions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Spark's pages show of what tasks do."""
     found: list[str] = []
-    during = TaskNews.during
-
-    def noted(news: TaskNews, act: Callable[[], list[R]], what: str) -> list[R]:
-        found.append(what)
-        return during(news, act, what)
-
-    monkeypatch.setattr(TaskNews, "during", noted)
+    hear(monkeypatch, TaskNews, "during", lambda news, act, what: found.append(what))
     return found

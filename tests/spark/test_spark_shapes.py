@@ -29,6 +29,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from tests.support.cleanings import OF_THE_SHAPE, Alteration, Altered, expects_no_transactions
+from tests.support.heard_calls import hear
 from tests.support.manual_clock import ManualClock
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
@@ -168,13 +169,7 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
     spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[object] = []
-    send = SparkContext.broadcast
-
-    def noted(context: SparkContext, value: object) -> object:
-        sent.append(value)
-        return send(context, value)
-
-    monkeypatch.setattr(SparkContext, "broadcast", noted)
+    hear(monkeypatch, SparkContext, "broadcast", lambda context, value: sent.append(value))
     monkeypatch.setattr(driven_round, "slots_at_once", no_slots)
     for first_dirty, maps in ((0, 0), (20, 1)):
         whole = write_plain_log(tmp_path / f"whole-{first_dirty}")
@@ -195,9 +190,8 @@ def test_what_sends_keys_is_kept_until_the_last_job_that_may_send_them_once_more
     spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    collect, drop = RDD.collect, Broadcast.unpersist
-    monkeypatch.setattr(RDD, "collect", lambda rdd: (done.append("job"), collect(rdd))[1])
-    monkeypatch.setattr(Broadcast, "unpersist", lambda sent: (done.append("drop"), drop(sent))[1])
+    hear(monkeypatch, RDD, "collect", lambda rdd: done.append("job"))
+    hear(monkeypatch, Broadcast, "unpersist", lambda sent: done.append("drop"))
     bucketed = Altered(spark_runner, ShapeChoice(Shape.BUCKET, 5), as_surveyed)
     cleaned(bucketed, write_mixed_log(tmp_path), SMALL_SEGMENTS, 0)
     assert ["job", "drop"] == [what for what, _ in groupby(done)]

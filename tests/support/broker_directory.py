@@ -112,6 +112,11 @@ class BrokerDirectory:
     def import_all(self) -> PartitionState:
         return self.tiered.import_directory(PARTITION, self.path, {})
 
+    def import_with(self, *values: str, epoch: int = 0, rolls: bool = True) -> PartitionState:
+        """Append as :meth:`append` does, and import the log."""
+        self.append(*values, epoch=epoch, rolls=rolls)
+        return self.import_all()
+
     def copy(self) -> PartitionState:
         return self.tiered.copy_directory(PARTITION, self.path)
 

@@ -20,7 +20,9 @@ from keeplast.format import txn_index
 from keeplast.format.compression import Codec
 from keeplast.format.filename import TXN_INDEX
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.append import NewRecord
+from keeplast.model.document import Verdict
 from keeplast.survey.report import RoundReport
 from tests.support.damaged_log import reindex
 from tests.support.log_builder import START_MS, Sender
@@ -103,3 +105,8 @@ def _write_second(log: ScenarioLog) -> None:
 
 def _abort(log: ScenarioLog) -> None:
     log.producer(7).abort()
+
+
+def broken(report: VerificationReport) -> list[str]:
+    """Return the names of the checks that do not hold."""
+    return [check.name for check in report.checks if check.verdict is Verdict.BROKEN]

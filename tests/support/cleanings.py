@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.format.filename import CLEANER_CHECKPOINT

@@ -24,10 +24,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.cleanable_range import CleanableRange
 from keeplast.config.layers import ALL_PARTITIONS, USUAL_SOURCES, SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.log.files import LocalFiles
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.service.console.gate import Entrance, Tokens
 from keeplast.service.console.searches import KeySearches, SearchLimits
 from keeplast.service.console.server import Certificate, ConsoleApp, ConsoleServer, StreamLimits
@@ -38,7 +39,6 @@ from keeplast.service.history import ALL, History, round_entries
 from keeplast.service.history_file import PlaceHistory
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import look_at_directory
 from keeplast.service.status import DirectoryStatus, PartitionStatus
 from tests.support.manual_clock import ManualClock
@@ -113,7 +113,7 @@ def directory_view(
     """Return the view of a data directory at ``now_ms``."""
     files = LocalFiles()
     look = look_at_directory(select_partitions(root, files, sources=sources), files, now_ms)
-    shelf = ReceiptShelf(files, root / FILE_NAME)
+    shelf = ReceiptShelf(files, root / RECEIPTS_NAME)
     return ConsoleView(
         str(root), now_ms, look.joined(files, shelf.refresh()), settings=look.settings,
         receipts=shelf.lines(),
@@ -153,8 +153,8 @@ def with_past(source: FixedSource, root: Path) -> None:
                  for name, its in sums.items()
                  for when, size, clean, dirty, late in zip(at, *its, strict=True)
                  if not 16 * DAY_MS <= when - begin_ms < 18 * DAY_MS], now_ms)  # fmt: skip
-    (root / f"{FILE_NAME}.history").write_bytes(history.encode())
-    shelf = ReceiptShelf(LocalFiles(), root / FILE_NAME)
+    (root / f"{RECEIPTS_NAME}.history").write_bytes(history.encode())
+    shelf = ReceiptShelf(LocalFiles(), root / RECEIPTS_NAME)
     source.history = PlaceHistory(LocalFiles(), shelf, ManualClock(now_ms))
 
 

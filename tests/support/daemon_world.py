@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from keeplast.cleaner.selection import Choice, Order
+from keeplast.cleaner.log_order import Choice, Order
 from keeplast.config.layers import SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.format.filename import CLEANER_CHECKPOINT

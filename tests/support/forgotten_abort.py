@@ -54,8 +54,7 @@ def write_forgotten_abort(
     for _ in range(segments_behind):
         log.roll()
         fill(10)
-    log.roll()
-    log.close()
+    log.finish()
     for base in forgetful:
         (directory / segment_file(base, SNAPSHOT)).write_bytes(producer_snapshot.encode([]))
     if transactions and outcome is ControlType.ABORT and not names:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import select, update
@@ -110,11 +111,8 @@ class HoldContract:
         class CutError(Exception):
             """The process is over, behind the first commit."""
 
-        def crash(*_: object, **named: object) -> None:
-            raise CutError
-
         publish = held.store.parts().metadata.publish
-        held.store.parts().metadata.publish = crash  # type: ignore[method-assign]
+        held.store.parts().metadata.publish = Mock(side_effect=CutError)  # type: ignore[method-assign]
         with pytest.raises(CutError):
             held.clean()
         held.store.parts().metadata.publish = publish  # type: ignore[method-assign]

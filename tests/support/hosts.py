@@ -51,6 +51,13 @@ class Cluster:
         write(host, count, keys=keys)
         return host
 
+    def leader_and_follower(self) -> tuple[PartitionHost, PartitionHost]:
+        """Return ``a``, which leads at epoch 0, and ``b``, which follows; nothing is written."""
+        a, b = self.host("a"), self.host("b")
+        a.become_leader(0)
+        b.become_follower(0)
+        return a, b
+
     def pair(self, count: int) -> tuple[PartitionHost, PartitionHost]:
         """Return ``a``, which leads and has written ``count`` records, and its replica ``b``."""
         leader, follower = self.led(count), self.host("b")

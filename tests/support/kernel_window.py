@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.columns import batches as t
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 
@@ -72,7 +72,7 @@ def window_of(data: bytes, *, checks_crc: bool = True) -> Window:
 def rows_of(window: Window) -> Iterator[Row]:
     """Yield the records of every data batch, decompressed and converted as the passes do it."""
     w = workspace()
-    verdicts.select_indexed(window.table, 0, window.batches)
+    retained.select_indexed(window.table, 0, window.batches)
     table = window.table
     for part in w.slices(window, 0, HASH_KEY, DecompressedCache(0), keeps=False):
         for i in range(part.first, part.last):

@@ -9,6 +9,7 @@ from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.rewrite.stats import FilterStats
 from keeplast.rewrite.task import Runner
 from keeplast.survey.report import RoundReport
+from keeplast.tier.objects.object_store import ObjectStore
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.tiered_log import Tiered
@@ -59,3 +60,10 @@ class KeyedHistory:
         """Do such a round, on a thread."""
         self.take_in()
         return self.tiered.clean(replace(self.topic, tier_filter_fpp=0.0))
+
+
+def overwrite(objects: ObjectStore, key: str, data: bytes) -> None:
+    """Replace an object, as a defect or a person would."""
+    writer = objects.open_write(key)
+    writer.write(data)
+    writer.close()

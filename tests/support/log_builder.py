@@ -182,6 +182,12 @@ class LogBuilder:
         """Release the active segment's file."""
         self._active.abandon()
 
+    def finish(self) -> Path:
+        """Leave a log that nothing more is written to, its active segment empty; return where."""
+        self.roll()
+        self.close()
+        return self.directory
+
     def _new_segment(self, base_offset: int) -> ActiveSegment:
         return ActiveSegment(
             self.directory, base_offset, LocalFiles(), self.topic, created_ms=self.now_ms

@@ -48,7 +48,6 @@ class Cleaning(Protocol):
         self, data_directory: Path, partition: TopicPartition, settings: RoundSettings
     ) -> Json:
         """Clean ``partition`` of ``data_directory`` in place, once."""
-        ...
 
 
 def tree(directory: Path) -> dict[str, tuple[str, int]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.clock import SystemClock
-from keeplast.columns import verdicts, winners
+from keeplast.columns import retained, winners
 from keeplast.columns.winners import KeyMap
 from keeplast.format import txn_index
 from keeplast.format.batch import encode_batch
@@ -124,6 +124,11 @@ class ScenarioLog(LogBuilder):
         assert not report.skipped, report.reason
         return report
 
+    def roll_and_clean(self, *, now_ms: int | None = None) -> RoundReport:
+        """Roll, and clean all that lies below the new active segment."""
+        self.roll()
+        return self.clean(0, now_ms=now_ms)
+
     def clean_to(self, target: Path) -> RoundReport:
         """Clean up to the active segment, into another data directory."""
         request = CleanRequest(
@@ -214,7 +219,7 @@ class ScenarioLog(LogBuilder):
             groups=groups,
             key_map=filled_map(key_map),
             transactions=second_pass_start(plan),
-            counters=np.zeros(verdicts.COUNTERS, np.int64),
+            counters=np.zeros(retained.COUNTERS, np.int64),
             index=IndexStats(),
         )
         return self._commit(survey, replace(self._task(plan), carry=carry), workspace)
@@ -431,7 +436,7 @@ def _sorted_by_shard(entries: Mapping[bytes, int]) -> Workspace:
     """
     w = default_workspace()
     window = window_of(encode_batch([Record(i, 0, key, b"") for i, key in enumerate(entries)]))
-    verdicts.select_indexed(window.table, 0, window.batches)
+    retained.select_indexed(window.table, 0, window.batches)
     (part,) = w.slices(window, 0, HASH_KEY, DecompressedCache(0), keeps=False)
     w.marks[: part.rows] = 1
     w.offsets[: part.rows] = list(entries.values())

@@ -5,7 +5,8 @@ after as many days as a matrix has shares all of it has run. The turn is a numbe
 default; pytest prints it, and the same number takes the same share again.
 
 A case must not depend on which of its neighbours run. What hypothesis draws has a long form, too:
-``--long`` draws as many examples as a test says of it.
+``--long`` draws as many examples as a test says of it, other ones in every run. Without it a test
+draws the same ones until it changes; ``--hypothesis-seed`` draws others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hypothesis import settings
 
 EXAMPLES_WHOLE = 100
 EXAMPLES_SHARE = 15
-"""How many examples hypothesis draws for a test that does not say: other ones in every run."""
+"""How many examples hypothesis draws for a test that does not say."""
 EXAMPLES_MIN = 2
 PROFILE = "keeplast"
 LONG_PROFILE = "keeplast, long forms"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.turns import Turn
 
@@ -27,3 +32,27 @@ def test_a_run_of_everything_takes_all() -> None:
     everything = Turn(None)
     assert all(everything.takes(case, 8) for case in range(20))
     assert range(40) == everything.seeds(40, 4)
+
+
+def drawn() -> list[int]:
+    found: list[int] = []
+
+    @settings(max_examples=200)
+    @given(number=st.integers())
+    def draw(number: int) -> None:
+        found.append(number)
+
+    draw()
+    return found
+
+
+def test_a_test_draws_the_same_whatever_other_tests_have_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not settings().derandomize:
+        pytest.skip("other examples are asked for")
+    before = drawn()
+    (tmp_path / "loaded.py").write_text(f"NUMBERS = {[10**9 + each for each in range(1000)]}")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("loaded")
+    assert before == drawn()

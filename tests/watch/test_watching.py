@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 import yaml
 
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.service.gauges import GAUGES
 from keeplast.service.metrics import (
     ATTACHED_METRICS,
@@ -36,7 +37,6 @@ from keeplast.service.metrics import (
     TIER_COUNTERS,
     TIER_GAUGES,
 )
-from keeplast.service.receipts import FILE_NAME
 from tests.support.ports import free_port
 from tests.support.postgresql_server import stop_process
 from tests.support.waiting import wait_until
@@ -155,7 +155,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     make_demo(root / "demo", time.time_ns() // 1_000_000)
     blocked = root / "blocked"
     shutil.copytree(SAMPLE, blocked)
-    (blocked / FILE_NAME).mkdir()
+    (blocked / RECEIPTS_NAME).mkdir()
     store = f"sqlite:///{root / 'meta.db'}"
     made = keeplast("copy", SAMPLE, store, "--new", "--objects", root / "objects", DIRTY)
     subprocess.run(made, check=True, capture_output=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keeplast.service.catalogue import read_glossary
+from keeplast.service.catalogue import read_entries
 from tools.reference.text import NOTICE
 
 HEAD = f"""# Glossary
@@ -19,7 +19,7 @@ inclusive.
 def page() -> str:
     """Return the page."""
     lines = [HEAD]
-    for area, words in read_glossary().items():
+    for area, words in read_entries("glossary").items():
         lines += [f"## {area}", "", "| word | means |", "|---|---|"]
         lines += [f"| {word} | {meaning} |" for word, meaning in words.items()]
         lines.append("")

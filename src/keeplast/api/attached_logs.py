@@ -17,10 +17,11 @@ from keeplast.api.place import (
     UNHEARD,
     AskedPlace,
     PlaceEvents,
+    PlanReport,
     SearchTerms,
     Shelves,
 )
-from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
+from keeplast.api.round_terms import AskedRounds, WorkTerms
 from keeplast.attach.answers.shown_logs import (
     decision_log_at,
     find_shown_topics,
@@ -45,10 +46,10 @@ from keeplast.cluster.live_cluster import (
     TopicFacts,
 )
 from keeplast.cluster.metadata_log import FoldedMetadata
+from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import Layer, PartitionChoice, SettingSources, flag_texts
 from keeplast.config.mapping import wanted_settings
 from keeplast.config.place_properties import PlaceKind
-from keeplast.config.settings import Settings
 from keeplast.config.sources import read_layers
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.inspect.explain import AskedKey
@@ -386,8 +387,7 @@ class AttachedLogs(AskedPlace):
         only_looks: bool = False,
     ) -> Iterator[AttachedRounds]:
         terms.require_no_directory(self.address)
-        if terms.expired:
-            raise self.refused("clean --expired")
+        self.refuse({"clean --expired": terms.expired})
         asked = AttachedTerms(
             force=terms.force, keyless=terms.keyless, memory_bytes=work.memory_bytes,
             task_memory_bytes=work.task_memory_bytes, shape=work.shape,

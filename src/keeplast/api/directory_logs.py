@@ -1,4 +1,8 @@
-"""``keeplast.DirectoryLogs``: the logs of a data directory, to ask about all of them."""
+"""``keeplast.DirectoryLogs``: the logs of a data directory, to ask about all of them.
+
+The rule: a module of ``run`` or ``service`` is named in full where a verb calls it, and is imported
+then (:func:`~keeplast.errors.module_when_named`). To import all takes longer than most verbs do.
+"""
 
 from __future__ import annotations
 
@@ -7,85 +11,82 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import keeplast.run
+import keeplast.service
 from keeplast.api.place import (
     AskedPlace,
     KeptRounds,
+    PlanReport,
     SearchTerms,
     Shelves,
     UndoneRounds,
     UndoTerms,
 )
-from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.clock import SystemClock
 from keeplast.config.layers import Layer, PartitionChoice, SettingSources, flag_texts
 from keeplast.config.place_properties import PlaceKind
 from keeplast.config.selection import Selection, choose_partition, select_partitions
 from keeplast.config.setting_rows import assumed_defaults, assumed_sentence
 from keeplast.errors import RefusedError, error_text
-from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.status import TombstoneReading
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FilesRecipe, FileSystem, LocalFiles
 from keeplast.log.lock import locked
 from keeplast.log.paths import is_object_path, place_path, shown
-from keeplast.log.root_files import read_holds
+from keeplast.log.root_files import RECEIPTS_NAME, read_holds
 from keeplast.log.undo_files import read_kept
-from keeplast.model.erasure_request import ErasureRequest, KeyHasher
 from keeplast.model.hold import HoldBook, HoldPoint
 from keeplast.model.partition import TopicPartition
-from keeplast.rewrite.task import Runner
-from keeplast.run.coordinator import Coordinator
-from keeplast.run.events import Events
-from keeplast.run.expiry import DeleteRecordsReport, delete_records
-from keeplast.run.foresight import leave_receipt, prove_receipt
-from keeplast.run.holds import add_holds, choose_entries, release_holds
-from keeplast.run.target import check_places
-from keeplast.run.undo import choose_undo, drop_kept, find_undo, refuse_stores
-from keeplast.run.undoing import undo_each
-from keeplast.service.directory_answer import answer_from_directory
-from keeplast.service.directory_loop import directory_view
-from keeplast.service.directory_work import DirectorySettings, DirectoryWork
-from keeplast.service.erasure.certificate import SearchedPlace, search_directory
-from keeplast.service.erasure.certificate_check import PartitionStanding, compare_directory
-from keeplast.service.erasure.directory_erasing import (
-    AskedErasure,
-    clean_traces,
-    directory_shelves,
-    require_on_disk,
-    require_outside,
-    require_whole,
-    select_topics,
-)
-from keeplast.service.erasure.erasing import find_traces
-from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.explained import KeyAnswer
-from keeplast.service.live import TierNarrator
-from keeplast.service.place_check import PlaceCheck, check_directory
-from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
-from keeplast.service.place_settings import (
-    ChangeTerms,
-    ConfiguredPlace,
-    PlaceSettings,
-    configure_directory,
-    directory_settings,
-)
-from keeplast.service.read_place import ReadPlace, ReadTerms, directory_read
-from keeplast.service.receipts import FILE_NAME, receipts_file
-from keeplast.service.snapshot import look_at_directory
-from keeplast.service.status import (
-    PlaceStatus,
-    StatusTerms,
-    find_last_rounds,
-    read_kept_entries,
-)
-from keeplast.service.upkeep import DeletionTerms
-from keeplast.service.verifying import VerifyAnswer, VerifyTerms, verify_directories
 from keeplast.survey.report import CleanReport, failures
 from keeplast.survey.request import CleanRequest
 from keeplast.tier.objects.places import recipe_of
+
+if TYPE_CHECKING:
+    import keeplast.run.coordinator
+    import keeplast.run.expiry
+    import keeplast.run.foresight
+    import keeplast.run.holds
+    import keeplast.run.target
+    import keeplast.run.undo
+    import keeplast.run.undoing
+    import keeplast.service.directory_answer
+    import keeplast.service.directory_loop
+    import keeplast.service.directory_work
+    import keeplast.service.erasure.certificate
+    import keeplast.service.erasure.certificate_check
+    import keeplast.service.erasure.directory_erasing
+    import keeplast.service.erasure.erasing
+    import keeplast.service.place_check
+    import keeplast.service.place_loop
+    import keeplast.service.place_settings
+    import keeplast.service.read_place
+    import keeplast.service.receipts
+    import keeplast.service.snapshot
+    import keeplast.service.status
+    import keeplast.service.verifying
+    from keeplast.api.round_terms import AskedRounds, WorkTerms
+    from keeplast.inspect.explain import AskedKey
+    from keeplast.model.erasure_request import ErasureRequest, KeyHasher
+    from keeplast.rewrite.task import Runner
+    from keeplast.run.coordinator import Coordinator
+    from keeplast.run.events import Events
+    from keeplast.run.expiry import DeleteRecordsReport
+    from keeplast.service.directory_work import DirectoryWork
+    from keeplast.service.erasure.certificate import SearchedPlace
+    from keeplast.service.erasure.certificate_check import PartitionStanding
+    from keeplast.service.erasure.directory_erasing import AskedErasure
+    from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.explained import KeyAnswer
+    from keeplast.service.live import TierNarrator
+    from keeplast.service.place_check import PlaceCheck
+    from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
+    from keeplast.service.place_settings import ChangeTerms, ConfiguredPlace, PlaceSettings
+    from keeplast.service.read_place import ReadPlace, ReadTerms
+    from keeplast.service.status import PlaceStatus, StatusTerms
+    from keeplast.service.upkeep import DeletionTerms
+    from keeplast.service.verifying import VerifyAnswer, VerifyTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +136,19 @@ class DirectoryLogs(AskedPlace):
 
     def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
         """Look without the directory's lock; a broker or a loop may be at work."""
-        if terms.open_runner is not None:
-            raise self.refused("status --exact")
+        self.refuse({"status --exact": terms.open_runner is not None})
         files = self.recipe().open()
         selection = select_partitions(self.path, files, scope, self.sources)
-        look = look_at_directory(
-            selection, files, terms.at_ms, tombstones=terms.tombstones or TombstoneReading.HEADERS,
+        look = keeplast.service.snapshot.look_at_directory(
+            selection, files, terms.at_ms, tombstones=terms.tombstones,
             round_seconds=terms.round_seconds, planned=terms.planned,
             progressed=terms.progressed, brokers=terms.brokers,
         )  # fmt: skip
         found = look.joined(
-            files, find_last_rounds(read_kept_entries(files, look.root, terms.receipt))
+            files,
+            keeplast.service.status.find_last_rounds(
+                keeplast.service.status.read_kept_entries(files, look.root, terms.receipt)
+            ),
         )
         return replace(found, warnings=(*selection.warnings, *look.warnings))
 
@@ -160,8 +163,8 @@ class DirectoryLogs(AskedPlace):
         """Hold partitions at a point; a loop may be at work meanwhile."""
         files, clock = LocalFiles(), SystemClock()
         directory = open_data_directory(self.path, files)
-        entries = choose_entries(directory, topics, numbers)
-        added = add_holds(directory, entries, name, point, age_ms, files, clock)
+        entries = keeplast.run.holds.choose_entries(directory, topics, numbers)
+        added = keeplast.run.holds.add_holds(directory, entries, name, point, age_ms, files, clock)
         return HoldBook.of(added, clock.now_ms())
 
     def holds(self) -> HoldBook:
@@ -173,24 +176,30 @@ class DirectoryLogs(AskedPlace):
     def release_hold(self, name: str) -> HoldBook:
         """End a hold."""
         files = LocalFiles()
-        released = release_holds(open_data_directory(self.path, files), name, files)
+        released = keeplast.run.holds.release_holds(
+            open_data_directory(self.path, files), name, files
+        )
         return HoldBook.of(released, SystemClock().now_ms())
 
     def plan(
         self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms, *, exact: bool = False
     ) -> PlanReport:
         """Plan without the directory's lock; a broker may be running."""
-        act = partial(Coordinator.plan, exact=exact)
+        act = partial(keeplast.run.coordinator.Coordinator.plan, exact=exact)
         return PlanReport(self._rounds(scope, terms, work, act, writes=False))
 
     def clean(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
         """Clean in place or to a target; RefusedError while a broker has the directory."""
-        return self._rounds(scope, terms, work, Coordinator.clean, writes=True)
+        return self._rounds(
+            scope, terms, work, keeplast.run.coordinator.Coordinator.clean, writes=True
+        )
 
     def expire(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
         """Expire under the directory's lock; RefusedError while a broker has the directory."""
         terms.require_no_rounds(self.address)
-        return self._rounds(scope, terms, work, Coordinator.expire, writes=True)
+        return self._rounds(
+            scope, terms, work, keeplast.run.coordinator.Coordinator.expire, writes=True
+        )
 
     def delete_records(
         self, partition: TopicPartition, before_offset: int, terms: DeletionTerms
@@ -200,7 +209,7 @@ class DirectoryLogs(AskedPlace):
         request, warnings = choose_partition(self.path, files, partition, self.sources)
         for warning in warnings:
             terms.warned(warning)
-        return delete_records(
+        return keeplast.run.expiry.delete_records(
             request, files, before_offset=before_offset, high_watermark=terms.high_watermark,
             is_unsafe=terms.is_unsafe, removes=terms.removes, writes=terms.writes,
             warned=terms.warned,
@@ -242,15 +251,17 @@ class DirectoryLogs(AskedPlace):
                 task_memory_bytes=work.task_memory_bytes,
             )  # fmt: skip
             if writes:
-                check_places(request, files)
+                keeplast.run.target.check_places(request, files)
             with work.open_runner() as runner:
-                coordinator = Coordinator(
+                coordinator = keeplast.run.coordinator.Coordinator(
                     runner, SystemClock(), files, work.events, recipe, work.brokers
                 )
                 with work.switch.heard(coordinator.stop):
                     report = act(coordinator, request)
             if writes and request.receipt is not None and not any(failures(report)):
-                leave_receipt(files, request.receipt, [each.path for each in request.partitions])
+                keeplast.run.foresight.leave_receipt(
+                    files, request.receipt, [each.path for each in request.partitions]
+                )
         together = sorted(
             (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)
         )
@@ -271,12 +282,14 @@ class DirectoryLogs(AskedPlace):
 
         first = select()
         root = first.directory.root
-        prove_receipt(files, work.receipt, [each.path for each in first.partitions])
+        keeplast.run.foresight.prove_receipt(
+            files, work.receipt, [each.path for each in first.partitions]
+        )
         request = CleanRequest(
             (), memory_bytes=work.memory_bytes, task_memory_bytes=work.task_memory_bytes,
             shape=work.shape, order=terms.order, rolls_idle=terms.order is Order.OVERDUE_FIRST,
         )  # fmt: skip
-        settings = DirectorySettings(
+        settings = keeplast.service.directory_work.DirectorySettings(
             root=root, select=select, request=request, retries=terms.retries,
             is_watched=terms.is_watched, receipt=work.receipt,
             unanswered=terms.unanswered,
@@ -284,27 +297,37 @@ class DirectoryLogs(AskedPlace):
 
         def start(runner: Runner, narrator: TierNarrator, events: Events) -> DirectoryWork:
             clock = SystemClock()
-            coordinator = Coordinator(runner, clock, files, events, brokers=work.brokers)
-            return DirectoryWork(coordinator, clock, files, settings, narrator=narrator)
+            coordinator = keeplast.run.coordinator.Coordinator(
+                runner, clock, files, events, brokers=work.brokers
+            )
+            return keeplast.service.directory_work.DirectoryWork(
+                coordinator, clock, files, settings, narrator=narrator
+            )
 
-        yield OpenLoop(
-            name=str(root), receipt=work.receipt or root / FILE_NAME, start=start,
+        yield keeplast.service.place_loop.OpenLoop(
+            name=str(root), receipt=work.receipt or root / RECEIPTS_NAME, start=start,
             view=lambda asked: self.view(scope, asked),
             assumed=_assumed(first, work, expires=True),
         )  # fmt: skip
 
     def view(self, scope: PartitionChoice, terms: ViewTerms) -> PlaceView:
         """Return what shows the directory; a broker, or a loop, may be running."""
-        return directory_view(self.path, self.recipe().open(), scope, self.sources, terms)
+        return keeplast.service.directory_loop.directory_view(
+            self.path, self.recipe().open(), scope, self.sources, terms
+        )
 
     def check(self, topics: Sequence[str] = ()) -> PlaceCheck:
         """Look at rights, lock, disk, clock and policies; a broker may be running."""
         self.require_no_topics(topics)
-        return check_directory(self.path, self.recipe().open(), self.sources)
+        return keeplast.service.place_check.check_directory(
+            self.path, self.recipe().open(), self.sources
+        )
 
     def effective_settings(self, topic: str | None = None) -> PlaceSettings:
         """Read every source."""
-        return directory_settings(self.path, self.recipe().open(), self.sources, topic)
+        return keeplast.service.place_settings.directory_settings(
+            self.path, self.recipe().open(), self.sources, topic
+        )
 
     def configure(
         self,
@@ -314,7 +337,9 @@ class DirectoryLogs(AskedPlace):
         work: WorkTerms,
     ) -> ConfiguredPlace:
         """Write into the settings file; what runs takes it from its next round on."""
-        return configure_directory(self.path, LocalFiles(), changes, scope, self.sources, terms)
+        return keeplast.service.place_settings.configure_directory(
+            self.path, LocalFiles(), changes, scope, self.sources, terms
+        )
 
     def kept_rounds(self, scope: PartitionChoice) -> KeptRounds:
         """Return the rounds that lie next to their logs; takes no lock."""
@@ -328,7 +353,9 @@ class DirectoryLogs(AskedPlace):
                 kept.require_lists(path)
             except RefusedError as error:
                 warnings.append(error_text(error))
-        found = tuple(each for entry in entries for each in find_undo(files, entry))
+        found = tuple(
+            each for entry in entries for each in keeplast.run.undo.find_undo(files, entry)
+        )
         return KeptRounds(found, tuple(damaged), tuple(warnings))
 
     def undo(self, scope: PartitionChoice, terms: UndoTerms) -> UndoneRounds:
@@ -337,8 +364,8 @@ class DirectoryLogs(AskedPlace):
         with locked(directory.root, writes=terms.writes):
             line_to = terms.receipt
             if terms.writes and line_to is None:
-                line_to = receipts_file(files, directory.root)
-            report = undo_each(
+                line_to = keeplast.service.receipts.with_room(files, directory.root / RECEIPTS_NAME)
+            report = keeplast.run.undoing.undo_each(
                 files, entries, SystemClock(), rounds=terms.rounds, receipt=line_to,
                 writes=terms.writes, finished=terms.finished, warned=terms.events.warned,
                 events=terms.events,
@@ -347,7 +374,7 @@ class DirectoryLogs(AskedPlace):
             def receipts() -> Iterable[object]:
                 given = terms.receipt
                 given = given if given is not None and files.exists(given) else None
-                return read_kept_entries(files, directory.root, given)
+                return keeplast.service.status.read_kept_entries(files, directory.root, given)
 
             return UndoneRounds.of(report, receipts)
 
@@ -355,15 +382,17 @@ class DirectoryLogs(AskedPlace):
         """Remove the kept rounds, under the directory's lock."""
         directory, entries, files = self._undo_entries(scope)
         with locked(directory.root):
-            return {str(entry.partition): drop_kept(files, entry) for entry in entries}
+            return {
+                str(entry.partition): keeplast.run.undo.drop_kept(files, entry) for entry in entries
+            }
 
     def _undo_entries(
         self, scope: PartitionChoice
     ) -> tuple[DataDirectory, Sequence[PartitionEntry], FileSystem]:
         files = LocalFiles()
-        refuse_stores(self.path)
+        keeplast.run.undo.refuse_stores(self.path)
         directory = open_data_directory(self.path, files)
-        return directory, choose_undo(directory, scope.includes), files
+        return directory, keeplast.run.undo.choose_undo(directory, scope.includes), files
 
     def verify(self, scope: PartitionChoice, terms: VerifyTerms) -> VerifyAnswer:
         """Judge logs by what they were before, or by a receipt; takes no lock.
@@ -373,14 +402,16 @@ class DirectoryLogs(AskedPlace):
         after = () if terms.after is None else (place_path(str(terms.after)),)
         places = (self.path, *after)
         files = recipe_of(places, self.object_options).open()
-        return verify_directories(places, files, scope, self.sources, terms)
+        return keeplast.service.verifying.verify_directories(
+            places, files, scope, self.sources, terms
+        )
 
     def explain(self, asked: AskedKey, scope: PartitionChoice, terms: SearchTerms) -> KeyAnswer:
         """Explain a key in each chosen log, without the directory's lock."""
         recipe = self.recipe()
         files = recipe.open()
         selection = select_partitions(self.path, files, scope, self.sources)
-        return answer_from_directory(
+        return keeplast.service.directory_answer.answer_from_directory(
             selection, files, terms.at_ms, asked, scope=scope, receipt=terms.receipt,
             planned=terms.planned, progressed=terms.progressed, brokers=terms.brokers,
             runner=terms.runner, recipe=recipe,
@@ -389,24 +420,26 @@ class DirectoryLogs(AskedPlace):
     @contextlib.contextmanager
     def shelves(self, requests: Path | None) -> Iterator[Shelves]:
         """Open the directory's list of requests, or a file outside of it."""
-        yield Shelves(*directory_shelves(self.path, requests))
+        yield Shelves(
+            *keeplast.service.erasure.directory_erasing.directory_shelves(self.path, requests)
+        )
 
     def require_whole(self) -> None:
         """Raise InvalidError for one partition's directory."""
-        require_on_disk(self.path)
-        require_whole(self.path, LocalFiles())
+        keeplast.service.erasure.directory_erasing.require_on_disk(self.path)
+        keeplast.service.erasure.directory_erasing.require_whole(self.path, LocalFiles())
 
     def require_elsewhere(self, path: Path) -> None:
         """Raise InvalidError for a file in the directory, which brokers read."""
-        require_outside(self.path, path, "out")
+        keeplast.service.erasure.directory_erasing.require_outside(self.path, path, "out")
 
     def find_traces(self, asked: AskedErasure, terms: SearchTerms) -> ErasureAnswer:
         """Search logs and the files next to them; takes no lock."""
         files = LocalFiles()
-        selection = select_topics(
+        selection = keeplast.service.erasure.directory_erasing.select_topics(
             self.path, files, asked.topics, self.sources, leaves_missing=bool(asked.reapplied)
         )
-        return find_traces(
+        return keeplast.service.erasure.erasing.find_traces(
             selection, files, terms.at_ms, asked.keys, planned=terms.planned,
             progressed=terms.progressed, runner=terms.runner, brokers=terms.brokers,
         )  # fmt: skip
@@ -419,20 +452,20 @@ class DirectoryLogs(AskedPlace):
         The report is the worst of the rounds', or the last one where the work was ended.
         """
         files = LocalFiles()
-        selection = select_topics(
+        selection = keeplast.service.erasure.directory_erasing.select_topics(
             self.path, files, asked.topics, self.sources, leaves_missing=bool(asked.reapplied)
         )
 
         @contextlib.contextmanager
         def opened() -> Iterator[Coordinator]:
             with work.open_runner() as runner:
-                coordinator = Coordinator(
+                coordinator = keeplast.run.coordinator.Coordinator(
                     runner, SystemClock(), files, work.events, brokers=work.brokers
                 )
                 with work.switch.heard(coordinator.stop):
                     yield coordinator
 
-        reports = clean_traces(
+        reports = keeplast.service.erasure.directory_erasing.clean_traces(
             selection, answer, opened, receipt=work.receipt,
             is_stopped=lambda: work.switch.is_stopped,
         )  # fmt: skip
@@ -444,8 +477,10 @@ class DirectoryLogs(AskedPlace):
     ) -> SearchedPlace:
         """Search for what a certificate rests on, receipts included."""
         files = LocalFiles()
-        selection = select_topics(self.path, files, request.topics, self.sources)
-        return search_directory(
+        selection = keeplast.service.erasure.directory_erasing.select_topics(
+            self.path, files, request.topics, self.sources
+        )
+        return keeplast.service.erasure.certificate.search_directory(
             selection, files, terms.at_ms, keys, receipt=terms.receipt, planned=terms.planned,
             progressed=terms.progressed, runner=terms.runner,
         )  # fmt: skip
@@ -454,16 +489,16 @@ class DirectoryLogs(AskedPlace):
         self, statement: Mapping[str, Any], hasher: KeyHasher | None, terms: SearchTerms
     ) -> Sequence[PartitionStanding]:
         """Say how what lies in the directory now stands to a certificate."""
-        return compare_directory(
+        return keeplast.service.erasure.certificate_check.compare_directory(
             statement, self.path, LocalFiles(), hasher, receipt=terms.receipt,
             progressed=terms.progressed,
         )  # fmt: skip
 
     def read_place(self, scope: PartitionChoice, terms: ReadTerms) -> ReadPlace:
         """Return the directory to read states from; a broker may be running."""
-        is_remote = any(map(is_object_path, (self.path, *terms.also)))
-        options = self.object_options if is_remote else {}
-        return directory_read(self.path, self.sources, options, terms)
+        places = (self.path, *terms.also)
+        options = self.object_options if any(map(is_object_path, places)) else {}
+        return keeplast.service.read_place.directory_read(self.path, self.sources, options, terms)
 
 
 def _assumed(

@@ -15,44 +15,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from keeplast.api.refusals import refused
-from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
 from keeplast.clock import SystemClock
-from keeplast.config.layers import PartitionChoice
 from keeplast.config.place_properties import PlaceKind
 from keeplast.errors import CompactionError, InvalidError, RefusedError
-from keeplast.inspect.explain import AskedKey
-from keeplast.model.erasure_request import ErasureRequest, KeyHasher
 from keeplast.model.hold import GroupReader, HoldBook, HoldPoint
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import Events, NoEvents
-from keeplast.run.expiry import DeleteRecordsReport
-from keeplast.run.undo import UndoRound
-from keeplast.run.undoing import Finished, UndoReport
-from keeplast.service.erasure.directory_erasing import AskedErasure
-from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure.erasure_book import RequestShelf
-from keeplast.service.explained import KeyAnswer
-from keeplast.service.place_check import PlaceCheck
-from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
-from keeplast.service.place_settings import ChangeTerms, ConfiguredPlace, PlaceSettings
-from keeplast.service.read_place import ReadPlace, ReadTerms
-from keeplast.service.search_tasks import SearchRunner
-from keeplast.service.status import PlaceStatus, StatusTerms
-from keeplast.service.upkeep import (
-    DeletionTerms,
-    Orphans,
-    RepairTerms,
-    UpkeepReport,
-    UpkeepTerms,
-)
-from keeplast.service.verifying import VerifyAnswer, VerifyTerms
 from keeplast.survey.receipt_book import UndoReceipt
-from keeplast.survey.report import CleanReport
 
 if TYPE_CHECKING:
+    from keeplast.api.round_terms import AskedRounds, WorkTerms
+    from keeplast.attach.rounds.round import RoundCosts
+    from keeplast.config.layers import PartitionChoice
+    from keeplast.inspect.explain import AskedKey
+    from keeplast.model.erasure_request import ErasureRequest, KeyHasher
+    from keeplast.run.expiry import DeleteRecordsReport
+    from keeplast.run.undo import UndoRound
+    from keeplast.run.undoing import Finished, UndoReport
+    from keeplast.service.attached_outlook import PartitionTombstones
     from keeplast.service.copying import CopyAnswer, CopyTerms, WrittenLogs
     from keeplast.service.erasure.certificate import SearchedPlace
     from keeplast.service.erasure.certificate_check import PartitionStanding
+    from keeplast.service.erasure.directory_erasing import AskedErasure
+    from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure.erasure_book import RequestShelf
+    from keeplast.service.explained import KeyAnswer
+    from keeplast.service.place_check import PlaceCheck
+    from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
+    from keeplast.service.place_settings import ChangeTerms, ConfiguredPlace, PlaceSettings
+    from keeplast.service.read_place import ReadPlace, ReadTerms
+    from keeplast.service.search_tasks import SearchRunner
+    from keeplast.service.status import PlaceStatus, StatusTerms
+    from keeplast.service.upkeep import (
+        DeletionTerms,
+        Orphans,
+        RepairTerms,
+        UpkeepReport,
+        UpkeepTerms,
+    )
+    from keeplast.service.verifying import VerifyAnswer, VerifyTerms
+    from keeplast.survey.report import CleanReport
 
 
 def named(topics: Collection[str]) -> tuple[str, ...]:
@@ -118,6 +120,19 @@ class UndoTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanReport:
+    """What rounds would do; ``costs`` and ``tombstones`` are said of live topics alone.
+
+    ``assumed`` says what brokers do not answer.
+    """
+
+    report: CleanReport
+    costs: Sequence[tuple[TopicPartition, RoundCosts]] = ()
+    tombstones: Sequence[PartitionTombstones] = ()
+    assumed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KeptRounds:
     """The rounds of a place that can be undone, the newest of each partition first.
 
@@ -142,8 +157,9 @@ class UndoneRounds:
         before: dict[str, int] = {}
         if report.missing:
             with contextlib.suppress(CompactionError, OSError):
-                found = (each for each in entries() if isinstance(each, UndoReceipt))
-                before = {each.attempt: each.now_ms for each in found}
+                before = {
+                    each.attempt: each.now_ms for each in entries() if isinstance(each, UndoReceipt)
+                }
         return cls(report, before)
 
 
@@ -188,13 +204,13 @@ class AskedPlace(ABC):
 
     def refuse_status_terms(self, terms: StatusTerms) -> None:
         """Raise RefusedError for what only a status of a data directory is made with."""
-        for verb, given in (
-            ("status --now-ms", terms.now_ms is not None),
-            ("status --tombstones", terms.tombstones is not None),
-            ("status --round-seconds", terms.round_seconds is not None),
-        ):
-            if given:
-                raise self.refused(verb)
+        self.refuse(
+            {
+                "status --now-ms": terms.now_ms is not None,
+                "status --tombstones": terms.tombstones is not None,
+                "status --round-seconds": terms.round_seconds is not None,
+            }
+        )
 
     @abstractmethod
     def add_hold(
@@ -277,8 +293,7 @@ class AskedPlace(ABC):
 
     def refuse_host_terms(self, terms: LoopTerms) -> None:
         """Raise RefusedError for what makes a process a host of a store's partitions."""
-        if terms.host_terms:
-            raise self.refused("run --host-dir")
+        self.refuse({"run --host-dir": bool(terms.host_terms)})
 
     @abstractmethod
     def view(self, scope: PartitionChoice, terms: ViewTerms) -> PlaceView:
@@ -387,12 +402,12 @@ class AskedPlace(ABC):
 
     def refuse_more_directories(self, terms: ReadTerms) -> None:
         """Raise RefusedError for what only a place of directories is read by."""
-        for verb, given in (
-            ("export PLACE PLACE", terms.also),
-            ("export --despite partial-topics", terms.takes_partial),
-        ):
-            if given:
-                raise self.refused(verb)
+        self.refuse(
+            {
+                "export PLACE PLACE": bool(terms.also),
+                "export --despite partial-topics": terms.takes_partial,
+            }
+        )
 
     def export_logs(
         self,

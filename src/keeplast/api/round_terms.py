@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.errors import InvalidError
 from keeplast.model.hold import GroupReader
-from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Keyless, Shape
 from keeplast.rewrite.task import Runner
 from keeplast.run.events import Events, NoEvents, StopSwitch
 from keeplast.run.local_runner import LocalRunner
-from keeplast.survey.report import CleanReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
-
-if TYPE_CHECKING:
-    from keeplast.attach.rounds.round import RoundCosts
-    from keeplast.service.attached_outlook import PartitionTombstones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +105,3 @@ class AskedRounds:
                 f"place={where} given={', '.join(given)}",
                 code="K103",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class PlanReport:
-    """What rounds would do; ``costs`` and ``tombstones`` are said of live topics alone.
-
-    ``assumed`` says what brokers do not answer.
-    """
-
-    report: CleanReport
-    costs: Sequence[tuple[TopicPartition, RoundCosts]] = ()
-    tombstones: Sequence[PartitionTombstones] = ()
-    assumed: str | None = None

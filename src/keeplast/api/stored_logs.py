@@ -17,18 +17,19 @@ from keeplast.api.place import (
     AskedPlace,
     KeptRounds,
     PlaceEvents,
+    PlanReport,
     SearchTerms,
     Shelves,
     UndoneRounds,
     UndoTerms,
 )
-from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
+from keeplast.api.round_terms import AskedRounds, WorkTerms
 from keeplast.clock import SystemClock
 from keeplast.config.layers import PartitionChoice, SettingSources, flags_layer
 from keeplast.config.mapping import cleaner_config, topic_config
 from keeplast.config.place_properties import PlaceKind
 from keeplast.config.setting_rows import assumed_of_kept, assumed_sentence
-from keeplast.config.sources import read_cleaner_config, read_layers
+from keeplast.config.sources import read_layers, read_spoken_settings
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
 from keeplast.log.files import LocalFiles
@@ -143,7 +144,7 @@ class StoredLogs(AskedPlace):
         """Return the cleaner's settings; those of topics are kept with the partitions."""
         if self.sources is None:
             return cleaner_config({}, cluster=self.broker)
-        return read_cleaner_config(LocalFiles(), self.sources)
+        return read_spoken_settings(LocalFiles(), self.sources).cleaner_config()
 
     @property
     def all_sources(self) -> SettingSources:
@@ -189,8 +190,7 @@ class StoredLogs(AskedPlace):
     def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
         """Look at rows, and with ``data_dir`` at a host's own logs; owns nothing."""
         self.refuse_status_terms(terms)
-        if terms.open_runner is not None:
-            raise self.refused("status --exact")
+        self.refuse({"status --exact": terms.open_runner is not None})
         places = local_places(self.data_dir)
         with self.opened(terms.brokers, only_looks=True) as opened:
             chosen = choose_partitions(opened, scope)

@@ -22,7 +22,7 @@ Queueing, rounds and removal come on top (:class:`Pace`). The docs say what else
 daemon runs, rounds succeed, transactions end.
 
 Pure. Answers to KIP-354; architecture 2.2 f; the order of logs is
-:mod:`keeplast.cleaner.selection`.
+:mod:`keeplast.cleaner.log_order`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from enum import StrEnum, auto
 from itertools import pairwise
 from math import ceil
 
+from keeplast.cleaner.log_order import PASSED_OVER_MAX
 from keeplast.cleaner.reasons import HoldLimit, Limit
-from keeplast.cleaner.selection import PASSED_OVER_MAX
 from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 

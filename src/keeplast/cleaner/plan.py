@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.eligibility import segments_between
+from keeplast.cleaner.cleanable_range import segments_between
 from keeplast.errors import invariant
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.hold import ReaderWait

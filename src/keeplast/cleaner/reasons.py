@@ -4,8 +4,8 @@ Three families: a :data:`Limit` is what keeps offsets from being cleaned, a :dat
 no round happens, a :data:`DueReason` why one is worth it. Code that must distinguish them asks for
 the class, never for the sentence; the sentences are those of :mod:`keeplast.survey.wording`.
 
-Pure. The rules are those of :mod:`~keeplast.cleaner.eligibility` and
-:mod:`~keeplast.cleaner.section`; KIP-58, KIP-354, cleaning.md 1.3 to 1.6.
+Pure. The rules are those of :mod:`~keeplast.cleaner.cleanable_range` and
+:mod:`~keeplast.cleaner.dirty_section`; KIP-58, KIP-354, cleaning.md 1.3 to 1.6.
 """
 
 from __future__ import annotations

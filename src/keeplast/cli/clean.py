@@ -73,8 +73,7 @@ def clean(
     say_note(large_note(report), found)
     if not as_json:
         print_result(*parts(report))
-    for message in report_errors(report):
-        say(message, kind="error")
+    say(*report_errors(report), kind="error")
     code = report_exit_code(report)
     if signals.exit_code is not None and is_stopped(report):
         code = signals.exit_code

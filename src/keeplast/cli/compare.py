@@ -49,8 +49,7 @@ def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> R
         raise place.refused("plan --compare")
     files = LocalFiles()
     selection = select_partitions(place.path, files, options.scope, place.sources)
-    for warning in selection.warnings:
-        say(warning, kind="warning")
+    say(*selection.warnings, kind="warning")
     memory_bytes = memory_size(found.text("memory") or MEMORY_DEFAULT)
     # Today's strategy is what is in force without the one that is asked about.
     given = place.sources.flags
@@ -68,8 +67,7 @@ def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> R
         {"topic": each["topic"], "partition": each["partition"], "error": each.get("error")}
         for each in refused.to_json()["partitions"]
     ]
-    for message in report_errors(refused):
-        say(message, kind="error")
+    say(*report_errors(refused), kind="error")
     with ProgressEvents("comparing") as events:
         for request in selection.partitions:
             partition = request.partition

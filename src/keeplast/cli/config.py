@@ -14,8 +14,8 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.config.definition import Definition
+    from keeplast.config.effective_settings import Effective as SettingValue
     from keeplast.config.layers import SettingSources
-    from keeplast.config.settings import Effective as SettingValue
 
 Effective = Annotated[
     bool,
@@ -101,8 +101,7 @@ def _settings_of_place(
 
     found, place = where.open()
     counted = place.effective_settings(topic)
-    for warning in counted.warnings:
-        say(warning, kind="warning")
+    say(*counted.warnings, kind="warning")
     settings, properties = counted.settings, property_rows(found, is_whole=is_whole)
     values = [(each, settings.effective(each, topic)) for each in DEFINITIONS]
     if not as_json:
@@ -111,8 +110,7 @@ def _settings_of_place(
         if properties:
             print_result("", properties_table(properties))
     document = settings_document(settings, topic, effective=is_whole)
-    for problem in document["problems"]:
-        say(problem, kind="error")
+    say(*document["problems"], kind="error")
     return CHECK_FAILED if document["problems"] else DONE, {
         **place.head, **document, "properties": properties, "warnings": list(counted.warnings),
     }  # fmt: skip
@@ -127,8 +125,7 @@ def _value_in_place(where: PlaceOptions, key: str, topic: str | None, *, as_json
     definition = find_definition(key)
     _, place = where.open()
     counted = place.effective_settings(topic)
-    for warning in counted.warnings:
-        say(warning, kind="warning")
+    say(*counted.warnings, kind="warning")
     value = counted.settings.effective(definition, topic)
     if not as_json:
         _print_value(definition, value, origin_text(definition, value, counted.root))
@@ -186,9 +183,9 @@ def _describe(key: str, broker_config: Path | None, *, as_json: bool) -> Result:
     from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.config import broker_text, definition_lines
     from keeplast.cli.show.output import print_result
+    from keeplast.config.effective_settings import Settings
     from keeplast.config.layers import find_definition, read_broker_config
     from keeplast.config.setting_rows import definition_row, value_row
-    from keeplast.config.settings import Settings
     from keeplast.log.files import LocalFiles
 
     definition = find_definition(key)

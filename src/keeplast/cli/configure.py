@@ -73,8 +73,7 @@ def configure(
             events=events, memory_bytes=memory_size(found.text("memory") or MEMORY_DEFAULT),
         )  # fmt: skip
         done = asked.configure(changes, scope, terms, work)
-    for warning in done.warnings:
-        say(warning, kind="warning")
+    say(*done.warnings, kind="warning")
     code = _report_failures(done)
     if not as_json:
         _show(done, plans=plan)

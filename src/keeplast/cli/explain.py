@@ -58,7 +58,7 @@ def explain(
     must then be due. Reads each log once, takes no lock, claims nothing and writes nothing.
     """
     from keeplast.api.open_place import brokers_of
-    from keeplast.cli.frame.command import DONE, REFUSED, error_exit_code
+    from keeplast.cli.frame.command import REFUSED, say_faults
     from keeplast.cli.show.keys import render_explained
     from keeplast.cli.show.output import fault_text, print_result, say
     from keeplast.cli.show.progress import ProgressEvents
@@ -69,14 +69,10 @@ def explain(
     with ProgressEvents("searching") as events, search_runner(runner_of(found)) as runner:
         terms = search_of(found, events, runner, brokers_of(found), now_ms)
         answer = place.explain(asked, scope, terms)
-    for warning in answer.warnings:
-        say(warning, kind="warning")
+    say(*answer.warnings, kind="warning")
     for partition, reason in answer.left_out:
         say(f"{partition} is not searched: {reason}", kind="note")
-    code = DONE
-    for partition, error in answer.faults:
-        say(f"{partition}: {fault_text(error)}", kind="error")
-        code = max(code, error_exit_code(error))
+    code = say_faults(answer.faults)
     if answer.left_out and not answer.parts and not answer.faults:
         code = REFUSED  # No log was searched, so the key may be in one.
     if not as_json:

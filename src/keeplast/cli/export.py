@@ -240,8 +240,8 @@ def _export_logs(
     *,
     as_json: bool,
 ) -> Result:
-    from keeplast.cli.frame.command import DONE, error_exit_code
-    from keeplast.cli.show.output import fault_text, print_result, say
+    from keeplast.cli.frame.command import say_faults
+    from keeplast.cli.show.output import fault_text, print_result
     from keeplast.cli.show.progress import ProgressEvents
 
     if state != StateOptions() or more:
@@ -256,11 +256,9 @@ def _export_logs(
         written = place.export_logs(scope, to, planned=events.planned, progressed=events.progressed)
     if not as_json:
         print_result(*_log_parts(written))
-    code = DONE
-    for partition, error in written.faults:
-        say(f"{partition}: {fault_text(error)}", kind="error")
-        code = max(code, error_exit_code(error))
-    return code, {**place.head, "as": ExportForm.LOG, **written.document(fault_text)}
+    return say_faults(written.faults), {
+        **place.head, "as": ExportForm.LOG, **written.document(fault_text),
+    }  # fmt: skip
 
 
 def _log_parts(written: WrittenLogs) -> list[RenderableType]:

@@ -82,8 +82,7 @@ def say_plan(options: CleanOptions, *, exact: bool, as_json: bool) -> Result:
     say_note(large_note(plan.report), found)
     if not as_json:
         print_result(*plan_parts(plan))
-    for message in report_errors(plan.report):
-        say(message, kind="error")
+    say(*report_errors(plan.report), kind="error")
     document = {
         **place.head,
         **plan.report.as_document(),

@@ -121,8 +121,7 @@ def run(
         with StopSignals(daemon.stop, ends_at_second=opened.ends_at_second) as signals:
             report = daemon.run()
     # What was served and drawn is closed before the end is said.
-    for sentence in run_sentences(report):
-        say(sentence)
+    say(*run_sentences(report))
     if not as_json:
         print_result(run_table(report))
     worst = max((error_exit_code(error) for error in report.failures.values()), default=DONE)

@@ -187,8 +187,7 @@ def _look(
             progressed=events.progressed,
         )  # fmt: skip
         answer = place.status(scope, terms)
-    for warning in answer.warnings:
-        say(warning, kind="warning")
+    say(*answer.warnings, kind="warning")
     return answer
 
 

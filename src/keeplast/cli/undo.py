@@ -88,8 +88,7 @@ def undo(
     found, place = where.open()
     if listed:
         kept = place.kept_rounds(scope)
-        for warning in kept.warnings:
-            say(warning, kind="warning")
+        say(*kept.warnings, kind="warning")
         if not as_json:
             table = _table(kept.rounds, SystemClock().now_ms())
             print_result(table if kept.rounds else f"{NOTHING_KEPT}: {WHEN_KEPT}")

@@ -114,8 +114,7 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
                 planned=events.planned, progressed=events.progressed,
             ),
         )  # fmt: skip
-    for warning in answer.warnings:
-        say(warning, kind="warning")
+    say(*answer.warnings, kind="warning")
     if not as_json:
         print_result(*_closing_lines(answer, is_strict=options.strict))
     for report in answer.reports:

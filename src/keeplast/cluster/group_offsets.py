@@ -37,11 +37,9 @@ class GroupCluster(Protocol):
 
     def find_ends(self, topic: str) -> TopicEnds | None:
         """Return a topic's id and where its partitions end, None when there is none."""
-        ...
 
     def read_group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
         """Return where a group goes on reading, by partition."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,11 +190,9 @@ class MetadataReader(Protocol):
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order."""
-        ...
 
     def read_metadata(self, partition: int, held: OffsetRange) -> Iterator[MetadataValue | int]:
         """Yield the records in ``held``; an offset alone stands for one without a record."""
-        ...
 
 
 class LiveCluster(MetadataReader, Protocol):
@@ -202,11 +200,9 @@ class LiveCluster(MetadataReader, Protocol):
 
     def read_facts(self, topics: Sequence[str] = ()) -> ClusterFacts:
         """Return brokers, ``topics`` and the metadata topic."""
-        ...
 
     def read_end(self, partition: int) -> MetadataEnd:
         """Return where a partition of the metadata topic ends by its present leader."""
-        ...
 
     def append(
         self, metadata_topic: TopicFacts, partition: int, events: Sequence[RemoteLogEvent]
@@ -215,7 +211,6 @@ class LiveCluster(MetadataReader, Protocol):
 
         CommitUnknownError when they may be there, or lie apart; other errors leave nothing there.
         """
-        ...
 
 
 def encode_batch(

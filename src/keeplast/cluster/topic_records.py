@@ -64,7 +64,6 @@ class RecordReader(Protocol):
         ``is_committed`` is the isolation level. CorruptError where brokers do not serve an offset,
         UnavailableError when none of them answers, RefusedError for a permission that is missing.
         """
-        ...
 
 
 def read_records(

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from keeplast.columns import batches as t
 from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.machine import read_varint, read_varlong
+from keeplast.columns.retained import horizon_of
 from keeplast.columns.rows import HAS_KEY, siphash128
-from keeplast.columns.verdicts import horizon_of
 
 PROBES_MAX = 40
 HASHES_MIN = 1 << 12

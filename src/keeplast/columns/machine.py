@@ -18,7 +18,6 @@ from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from keeplast.columns.kernel import inline, outline
 
@@ -111,7 +110,7 @@ def table_at(typing_context: Any, address: Any, rows: Any, words: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.return_type)(context, builder)
         size = context.get_constant(types.intp, 8)
-        populate_array(
+        context.populate_array(
             array,
             data=builder.inttoptr(args[0], array.data.type),
             shape=[args[1], args[2]],

@@ -19,7 +19,7 @@ parsed a dirty batch. It notes the size of its records where their standings alo
 have a key and a value, and their offsets have no gaps. When all of them are superseded, or none is,
 the second pass need not decompress the batch. It goes, or stays as it is.
 
-The rule that follows: what is left out here is what :func:`keeplast.columns.verdicts.judge_rows`
+The rule that follows: what is left out here is what :func:`keeplast.columns.retained.judge_rows`
 would drop with the reason SUPERSEDED, and it is checked as strictly, its CRC included.
 """
 
@@ -29,12 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.columns.batches import HAS_GAPS, describe_batch, has_right_crc
 from keeplast.columns.kernel import OK, TOO_MANY, inline, kernel, outline
 from keeplast.columns.machine import load_be32, load_be64, read_varint, read_varlong
+from keeplast.columns.retained import DISORDER
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE, parse_record, siphash128
-from keeplast.columns.verdicts import DISORDER
 from keeplast.columns.winners import LOSES, WINS
 
 NOT_PLAIN = t.CODEC_MASK | t.CONTROL | t.TRANSACTIONAL
@@ -192,7 +192,7 @@ def _may_go(table, i, bound, last_records):
         and table[i, t.ATTRIBUTES] & NOT_PLAIN == 0
         and table[i, t.COUNT] > 0
         and table[i, t.LAST_OFFSET] + 1 != bound
-        and not verdicts.is_last_of_producer(table, i, last_records)
+        and not retained.is_last_of_producer(table, i, last_records)
     )
 
 
@@ -207,7 +207,7 @@ def skim_batches(
 
     Batches of up to ``size_max`` bytes that leave nothing and whose CRC is right get no row but are
     counted, and HAS_GAPS is among the marks. So there may be bytes consumed and no batches.
-    ``bound`` and ``last_records`` are :func:`verdicts.judge_batches`', the notes a ledger's.
+    ``bound`` and ``last_records`` are :func:`retained.judge_batches`', the notes a ledger's.
     """
     position = 0
     n = 0
@@ -239,12 +239,12 @@ def skim_batches(
         n += 1
     if dropped > 0:
         marks |= HAS_GAPS
-        counters[verdicts.BYTES_READ] += size_dropped
-        counters[verdicts.MESSAGES_READ] += records
-        counters[verdicts.TOMBSTONES_READ] += tombstones_dropped
-        counters[verdicts.DROPPED] += dropped
-        counters[verdicts.REASON_RECORDS + verdicts.SUPERSEDED] += records
-        counters[verdicts.REASON_BYTES + verdicts.SUPERSEDED] += payload_dropped
+        counters[retained.BYTES_READ] += size_dropped
+        counters[retained.MESSAGES_READ] += records
+        counters[retained.TOMBSTONES_READ] += tombstones_dropped
+        counters[retained.DROPPED] += dropped
+        counters[retained.REASON_RECORDS + retained.SUPERSEDED] += records
+        counters[retained.REASON_BYTES + retained.SUPERSEDED] += payload_dropped
     return n, position, marks, largest, code
 
 
@@ -296,7 +296,7 @@ def settle_batches(table, batches, position, noted, map_latest, first_noted, not
         if first < last or table[i, t.LAST_OFFSET] > map_latest or not (wins or loses):
             continue
         table[i, t.VERDICT] = t.KEEP_WHOLE if wins else t.DELETE
-        counters[verdicts.MESSAGES_READ] += table[i, t.COUNT]
-        counters[verdicts.MESSAGES_WRITTEN] += table[i, t.COUNT] if wins else 0
-        counters[verdicts.REASON_RECORDS + verdicts.SUPERSEDED] += 0 if wins else table[i, t.COUNT]
-        counters[verdicts.REASON_BYTES + verdicts.SUPERSEDED] += 0 if wins else noted[n, 1]
+        counters[retained.MESSAGES_READ] += table[i, t.COUNT]
+        counters[retained.MESSAGES_WRITTEN] += table[i, t.COUNT] if wins else 0
+        counters[retained.REASON_RECORDS + retained.SUPERSEDED] += 0 if wins else table[i, t.COUNT]
+        counters[retained.REASON_BYTES + retained.SUPERSEDED] += 0 if wins else noted[n, 1]

@@ -17,8 +17,8 @@ much larger than any cache, for every record. When a record replaces another in 
 offsets are at hand. The one is noted as winning, the other as losing, a byte an offset. At the end
 of the pass that is the standing of every record that was indexed, and the second pass reads it with
 the offset alone. A record without a note (not indexed, or outside the ledger) is looked up.
-:mod:`keeplast.columns.ranks` takes the notes. The map answers to Kafka's ``SkimpyOffsetMap``;
-cleaning.md section 2.3.
+:mod:`keeplast.columns.version_ranks` takes the notes. The map answers to Kafka's
+``SkimpyOffsetMap``; cleaning.md section 2.3.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from pathlib import Path
 from keeplast.cleaner.reasons import NotCompacted
 from keeplast.cleaner.settings import check_internal
 from keeplast.config.definition import value_text
+from keeplast.config.effective_settings import PolicyOrigin, Settings
 from keeplast.config.layers import (
     ALL_PARTITIONS,
     FLAG_SOURCE,
@@ -30,9 +31,8 @@ from keeplast.config.layers import (
     PartitionChoice,
     SettingSources,
 )
-from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
-from keeplast.errors import CompactionError, InvalidError, RefusedError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.format.filename import parse_partition_directory
 from keeplast.log.data_directory import (
     METADATA_TOPIC,
@@ -320,7 +320,7 @@ def _decide(
             return RoundReport(skipped=True, cause=NotCompacted(policy))
         return PartitionRequest(entry.partition, entry.path, config, settings.cleaner_config())
     except RefusedError as error:
-        return refused_round(error)
+        return RoundReport(error=describe_error(error), failure=error)
 
 
 def _default_policy(topic: str, root: Path) -> RefusedError:
@@ -339,8 +339,3 @@ def _unknown_policy(topic: str, root: Path) -> RefusedError:
         f"topic={topic} path={root}",
         code="K127",
     )
-
-
-def refused_round(error: CompactionError) -> RoundReport:
-    """Return the round of a partition that failed before anything was read."""
-    return RoundReport(error=describe_error(error), failure=error)

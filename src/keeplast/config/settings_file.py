@@ -27,6 +27,7 @@ from keeplast.config.definition import (
     value_text,
     written_value,
 )
+from keeplast.config.effective_settings import Effective, Settings
 from keeplast.config.layers import (
     PLACE_TABLE,
     USUAL_SOURCES,
@@ -37,7 +38,6 @@ from keeplast.config.layers import (
     toml_document,
 )
 from keeplast.config.places import FoundPlace, PlaceTable, read_table
-from keeplast.config.settings import Effective, Settings
 from keeplast.config.sources import read_settings, read_text, settings_path
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.log.files import FileSystem
@@ -154,8 +154,10 @@ def edited_text(
     wanted.update({key: value_text(value) for key, value in values.items()})
     if wanted == table:
         return text, removed
+    # tomlkit would add a key to the last line where that has no end, and a key with two dots.
+    lines = text if not text or text.endswith("\n") else f"{text}\n"
     try:
-        new = _rewritten(text, gone, values, topic)
+        new = _rewritten(lines, gone, values, topic)
         found = file_layer(new, path)
     except (TOMLKitError, InvalidError, TypeError, ValueError, LookupError):
         found = Layer(path)
@@ -232,7 +234,7 @@ def _append(table: Any, key: str, value: object) -> None:
     body.extend(tail)
 
 
-def _with_new_table(text: str, values: Mapping[str, Value], topic: str | None) -> str:
+def _with_new_table(lines: str, values: Mapping[str, Value], topic: str | None) -> str:
     """Return the document with a table at its end, where it can disturb no other."""
     own = tomlkit.table()
     for key, value in values.items():
@@ -243,7 +245,6 @@ def _with_new_table(text: str, values: Mapping[str, Value], topic: str | None) -
     else:
         addition["topic"] = tomlkit.table(is_super_table=True)
         addition["topic"][topic] = own
-    lines = text if not text or text.endswith("\n") else f"{text}\n"
     blank = "\n" if lines and not lines.endswith("\n\n") else ""
     return lines + blank + tomlkit.dumps(addition)
 

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import (
     USUAL_SOURCES,
     BrokerConfig,
@@ -32,7 +33,6 @@ from keeplast.config.layers import (
     flags_layer,
     read_broker_config,
 )
-from keeplast.config.settings import Settings
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.filename import LOG, META_PROPERTIES, parse_segment_file, segment_file
 from keeplast.format.meta_properties import decode as decode_meta_properties
@@ -47,7 +47,6 @@ from keeplast.format.metadata_record import (
     decode,
 )
 from keeplast.log.files import FileSystem
-from keeplast.model.topic_config import CleanerConfig
 from keeplast.read.log_reader import read_segment
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -274,11 +273,6 @@ def _broker(path: Path | None, files: FileSystem, root: Path | None = None) -> B
         f"directory's broker. node.id={found.node_id} directory={node} path={path}"
     )
     return replace(found, warnings=(*found.warnings, warning))
-
-
-def read_cleaner_config(files: FileSystem, sources: SettingSources) -> CleanerConfig:
-    """Return the cleaner's settings where there is no data directory, as they are now."""
-    return read_spoken_settings(files, sources).cleaner_config()
 
 
 def read_spoken_settings(files: FileSystem, sources: SettingSources) -> Settings:

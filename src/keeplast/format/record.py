@@ -8,7 +8,7 @@ values are not decoded. Any other type is unknown and to be ignored. Answers to
 ``ControlRecordType`` and ``EndTransactionMarker``; formats.md section 1.4.
 
 The *version* of a record decides the winner of a key (KIP-280). It is the same value as in the
-columns of :mod:`keeplast.columns.ranks`, for readers that hold records; a test binds the two.
+columns of :mod:`keeplast.columns.version_ranks`, for readers of records; a test binds the two.
 Source: cleaning.md section 9.2, in words in :mod:`keeplast.model.topic_config`.
 """
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,11 +58,9 @@ from keeplast.log.paths import is_object_path
 from keeplast.log.truncation import find_divergence
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, HostRole, TopicConfig
-from keeplast.rewrite.task import Runner
-from keeplast.run.local_runner import LocalRunner
 from keeplast.run.round import RunnerFor
 from keeplast.store.removal import is_collection_due
-from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
+from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore, own_threads
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.copy.importing import read_topic_id
@@ -184,11 +182,6 @@ class LeaseWatch:
         if seen != self._seen:
             self._seen, self._since = seen, now
         return now - self._since >= lease.lease_ms / 1000
-
-
-def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
-    """Give a runner of this process's threads for a round."""
-    return LocalRunner()
 
 
 class LeasedHost:
@@ -420,7 +413,7 @@ class LeasedHost:
 
     def turn(
         self,
-        runner_for: RunnerFor = _threads,
+        runner_for: RunnerFor = own_threads,
         *,
         takes_over: bool = False,
         cleaner: CleanerConfig | None = None,

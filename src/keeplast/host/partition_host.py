@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import IdleRoll, find_hold
+from keeplast.cleaner.cleanable_range import IdleRoll, find_hold
 from keeplast.cleaner.reasons import NothingCopied
 from keeplast.cleaner.retention import ExpiryRule, plan_expiry
 from keeplast.clock import Clock

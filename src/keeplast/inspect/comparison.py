@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
-from keeplast.columns.ranks import HAS_VERSION
-from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.rows import HAS_KEY
 from keeplast.errors import InvariantError
 from keeplast.format.record import Record
 from keeplast.inspect.log_facts import (
@@ -25,18 +24,12 @@ from keeplast.inspect.log_facts import (
     control_type,
 )
 from keeplast.inspect.sorted_runs import (
-    COLUMNS,
     FLAGS,
     HORIZON,
     IS_OLD_FORMAT,
-    IS_TOMBSTONE,
-    KEY_HIGH,
-    KEY_LOW,
-    KEY_SHIFT,
     OFFSET,
     ON_LEFT,
     ON_RIGHT,
-    VERSION,
     Rows,
     SortedRuns,
 )
@@ -414,7 +407,7 @@ class Comparison:
                 "transaction markers are gone, and the time is not given: --now-ms"
             )
             return
-        problem = self._ground.horizons.problem(int(_horizons(left.table)[batch]), offset)
+        problem = self._ground.horizons.problem(int(left.horizons()[batch]), offset)
         if problem is not None:
             self.found.horizons.add(f"the transaction marker is gone and {problem}", offset=offset)
 
@@ -431,16 +424,8 @@ class Comparison:
         wanted = can_win[part.batch_of[chosen]] & (part.flags[chosen] & HAS_KEY != 0)
         wanted &= part.offsets[chosen] < self._bound
         chosen = chosen[wanted]
-        rows = np.empty((len(chosen), COLUMNS), np.int64)
-        rows[:, KEY_HIGH] = part.keys[chosen, 0]
-        has_version = part.flags[chosen] & HAS_VERSION != 0
-        rows[:, KEY_LOW] = (part.keys[chosen, 1] << KEY_SHIFT) | has_version
-        rows[:, VERSION] = part.versions[chosen]
-        rows[:, OFFSET] = part.offsets[chosen]
-        rows[:, HORIZON] = _horizons(batches)[part.batch_of[chosen]]
-        is_tombstone = part.flags[chosen] & HAS_VALUE == 0
-        is_old = batches[part.batch_of[chosen], t.MAGIC] < 2
-        rows[:, FLAGS] = sides | is_tombstone * IS_TOMBSTONE | is_old * IS_OLD_FORMAT
+        rows = part.rows(chosen, sides)
+        rows[:, FLAGS] |= (batches[part.batch_of[chosen], t.MAGIC] < 2) * IS_OLD_FORMAT
         outside = (rows[:, OFFSET] < self._ground.start) | (rows[:, OFFSET] >= self._ground.end)
         rows[outside, FLAGS] |= ON_LEFT | ON_RIGHT
         self._runs.add(rows)
@@ -452,12 +437,6 @@ class _Matched:
     def __init__(self, part: VerifiedPart) -> None:
         self.batches = np.zeros(len(part.table), np.bool_)
         self.records = np.zeros(len(part.offsets), np.bool_)
-
-
-def _horizons(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the delete horizon of each batch, -1 without."""
-    has = table[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0
-    return np.where(has, table[:, t.BASE_TIMESTAMP], -1)
 
 
 def _record(part: VerifiedPart, i: int) -> Record:

@@ -26,7 +26,7 @@ from enum import IntEnum, StrEnum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.eligibility import (
+from keeplast.cleaner.cleanable_range import (
     find_cleanable_range,
     find_expired_bound,
     find_first_uncleanable,
@@ -44,7 +44,7 @@ from keeplast.cleaner.reasons import (
     WatermarkLimit,
 )
 from keeplast.columns import batches as t
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.columns.winners import UNKNOWN, KeyMap
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.model.hold import Hold, ReaderWait, in_force
@@ -63,10 +63,10 @@ _HASH = 1
 class RecordVerdict(IntEnum):
     """What a round does with a record: the rules' own numbers."""
 
-    KEEP = verdicts.KEEP
-    SUPERSEDED = verdicts.SUPERSEDED
-    EXPIRED_TOMBSTONE = verdicts.EXPIRED_TOMBSTONE
-    ABORTED_DATA = verdicts.ABORTED_DATA
+    KEEP = retained.KEEP
+    SUPERSEDED = retained.SUPERSEDED
+    EXPIRED_TOMBSTONE = retained.EXPIRED_TOMBSTONE
+    ABORTED_DATA = retained.ABORTED_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class KeyRounds:
         winners = winning_offsets(key_map, self._ranking)
         table = self._place(left)
         w.standings[:count] = UNKNOWN
-        if verdicts.mark_looked_up(
+        if retained.mark_looked_up(
             table, 0, count, terms.bound - 1, self._ranking.has_versions, w.offsets, w.flags,
             w.standings, w.marks,
         ):  # fmt: skip
@@ -182,12 +182,12 @@ class KeyRounds:
         self, table: NDArray[np.int64], at: int, mtime_ms: int, terms: RoundTerms
     ) -> RecordVerdict:
         """Return what becomes of the one record of batch ``at``."""
-        w, counters = self._w, np.zeros(verdicts.COUNTERS, np.int64)
-        verdicts.judge_batches(
+        w, counters = self._w, np.zeros(retained.COUNTERS, np.int64)
+        retained.judge_batches(
             table, at, at + 1, terms.now_ms, terms.late_now_ms, terms.passed_to, INT64_MAX,
             terms.bound, _NO_PRODUCERS, counters,
         )  # fmt: skip
-        verdicts.judge_rows(
+        retained.judge_rows(
             table, at, at + 1, terms.bound - 1, terms.now_ms, terms.late_now_ms, terms.passed_to,
             INT64_MAX, terms.horizon_ms,
             old_kept_from(mtime_ms, terms.old_format_horizon_ms, terms.readers), False,
@@ -198,7 +198,7 @@ class KeyRounds:
         if table[at, t.ACTION] == t.ACTION_COPY and is_whole:
             # An old-format batch that cannot be emptied: differences.md (b).
             return RecordVerdict.KEEP
-        reasons = counters[verdicts.REASON_RECORDS : verdicts.REASON_RECORDS + verdicts.REASONS]
+        reasons = counters[retained.REASON_RECORDS : retained.REASON_RECORDS + retained.REASONS]
         return RecordVerdict(int(np.argmax(reasons))) if reasons.any() else RecordVerdict.KEEP
 
     def _put(
@@ -207,8 +207,8 @@ class KeyRounds:
         """Give the map what of ``chosen`` has an offset in [first, end) and was not aborted."""
         w, count = self._w, len(chosen)
         table = self._place(chosen)
-        verdicts.select_indexed(table, 0, count)
-        verdicts.mark_indexed(count, first, end, w.offsets, w.flags, w.marks)
+        retained.select_indexed(table, 0, count)
+        retained.mark_indexed(count, first, end, w.offsets, w.flags, w.marks)
         w.marks[:count][table[:, t.VERDICT] == t.DELETE] = 0
         if not w.marks[:count].any():
             return

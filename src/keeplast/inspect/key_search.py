@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import arrow_columns, verdicts
+from keeplast.columns import arrow_columns, retained
 from keeplast.columns import batches as t
 from keeplast.columns.rows import HAS_KEY, hash_of
 from keeplast.errors import InvalidError
@@ -238,7 +238,7 @@ def find_keys(
                 handle, path, workspace.buffers, end=segment.valid_bytes, checks_crc=True
             ):
                 window.table[: window.batches, t.STATE] = 0
-                verdicts.select_indexed(window.table, 0, window.batches)
+                retained.select_indexed(window.table, 0, window.batches)
                 for first, last in workspace.uncovered(window):
                     for columns in collector.add(
                         window, workspace.scratch, first, last, ALL.bounds()
@@ -341,7 +341,7 @@ class _Search:
                 handle, path, self._w.buffers, end=segment.valid_bytes, checks_crc=True
             ):
                 window.table[: window.batches, t.STATE] = 0
-                verdicts.select_indexed(window.table, 0, window.batches)
+                retained.select_indexed(window.table, 0, window.batches)
                 for part in self._w.slices(
                     window, segment.files.base_offset, self._hash_key, cache, keeps=True
                 ):

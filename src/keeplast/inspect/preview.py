@@ -27,21 +27,16 @@ from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
 from keeplast.columns.fingerprints import PRIME
-from keeplast.columns.ranks import HAS_VERSION, MALFORMED_VERSION
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.version_ranks import HAS_VERSION, MALFORMED_VERSION
 from keeplast.format.record import Record, header_version
 from keeplast.inspect.log_facts import LogFacts, find_facts
 from keeplast.inspect.sorted_runs import (
     COLUMNS,
     FLAGS,
-    HORIZON,
     IS_TOMBSTONE,
-    KEY_HIGH,
-    KEY_LOW,
-    KEY_SHIFT,
     OFFSET,
     ON_LEFT,
-    VERSION,
     Rows,
     SortedRuns,
     final_records,
@@ -324,18 +319,7 @@ class _Reading:
             flags = part.flags[numbers]
             if self.counts is not None:
                 _count(self.counts, part, numbers, flags, self.topic.strategy)
-            yield _rows(part, numbers, flags)
-
-
-def _rows(part: VerifiedPart, numbers: NDArray[np.int64], flags: NDArray[np.uint8]) -> Rows:
-    rows = np.empty((len(numbers), COLUMNS), np.int64)
-    rows[:, KEY_HIGH] = part.keys[numbers, 0]
-    rows[:, KEY_LOW] = (part.keys[numbers, 1] << KEY_SHIFT) | (flags & HAS_VERSION != 0)
-    rows[:, VERSION] = part.versions[numbers]
-    rows[:, OFFSET] = part.offsets[numbers]
-    rows[:, HORIZON] = -1
-    rows[:, FLAGS] = ON_LEFT | (flags & HAS_VALUE == 0) * IS_TOMBSTONE
-    return rows
+            yield part.rows(numbers, ON_LEFT)
 
 
 def _count(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import limit_of
+from keeplast.cleaner.cleanable_range import limit_of
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import (
     DirtyLog,
     Eligibility,
@@ -30,7 +31,6 @@ from keeplast.cleaner.reasons import (
     TransactionLimit,
     WatermarkLimit,
 )
-from keeplast.cleaner.section import LogFigures
 from keeplast.clock import SystemClock
 from keeplast.columns import batches as t
 from keeplast.errors import CompactionError, InterruptedSwapError

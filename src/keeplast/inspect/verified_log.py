@@ -22,11 +22,24 @@ from numpy.typing import NDArray
 from keeplast.columns import batches as t
 from keeplast.columns.fingerprints import fingerprint_batches, fingerprint_rows
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
-from keeplast.columns.ranks import read_header_versions, read_timestamps
+from keeplast.columns.rows import HAS_VALUE
+from keeplast.columns.version_ranks import HAS_VERSION, read_header_versions, read_timestamps
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import Codec, decompress
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record, encode_record
+from keeplast.inspect.sorted_runs import (
+    COLUMNS,
+    FLAGS,
+    HORIZON,
+    IS_TOMBSTONE,
+    KEY_HIGH,
+    KEY_LOW,
+    KEY_SHIFT,
+    OFFSET,
+    VERSION,
+    Rows,
+)
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_end import noted_high_watermark, require_log_end
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
@@ -187,6 +200,23 @@ class VerifiedPart:
     def last_offset(self) -> int:
         """Return the greatest last offset of the batches."""
         return int(self.table[:, t.LAST_OFFSET].max())
+
+    def horizons(self) -> NDArray[np.int64]:
+        """Return the delete horizon of each batch, -1 without."""
+        has = self.table[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0
+        return np.where(has, self.table[:, t.BASE_TIMESTAMP], -1)
+
+    def rows(self, chosen: NDArray[np.int64], sides: int) -> Rows:
+        """Return a row to sort for each of the records ``chosen``, which are on ``sides``."""
+        flags = self.flags[chosen]
+        rows = np.empty((len(chosen), COLUMNS), np.int64)
+        rows[:, KEY_HIGH] = self.keys[chosen, 0]
+        rows[:, KEY_LOW] = (self.keys[chosen, 1] << KEY_SHIFT) | (flags & HAS_VERSION != 0)
+        rows[:, VERSION] = self.versions[chosen]
+        rows[:, OFFSET] = self.offsets[chosen]
+        rows[:, HORIZON] = self.horizons()[self.batch_of[chosen]]
+        rows[:, FLAGS] = sides | (flags & HAS_VALUE == 0) * IS_TOMBSTONE
+        return rows
 
     def batch(self, number: int) -> Batch:
         """Return batch ``number`` as a value, from the bytes alone."""

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 
@@ -81,15 +81,12 @@ class ReadHandle(Protocol):
     @property
     def size_bytes(self) -> int:
         """Return the size the file had when it was opened."""
-        ...
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         """Fill ``buffer`` from ``position``; return the bytes read, less only at the end."""
-        ...
 
     def close(self) -> None:
         """Release the file; calling it again does nothing."""
-        ...
 
 
 class WriteHandle(Protocol):
@@ -97,19 +94,15 @@ class WriteHandle(Protocol):
 
     def write(self, data: Buffer) -> None:
         """Append all of ``data``; OSError when not all of it could be, as on a full disk."""
-        ...
 
     def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
         """Append ``length`` bytes of ``source`` from ``position``, inside the kernel if it can."""
-        ...
 
     def fsync(self) -> None:
         """Return when everything appended so far is on stable storage."""
-        ...
 
     def close(self) -> None:
         """Release the file, without :meth:`fsync`; calling it again does nothing."""
-        ...
 
 
 class FileSystem(Protocol):
@@ -117,79 +110,60 @@ class FileSystem(Protocol):
 
     def open_read(self, path: Path) -> ReadHandle:
         """Open a regular file; OSError when it cannot be, RefusedError for anything else."""
-        ...
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
         """Create or truncate a file, or open it at its end with ``append``."""
-        ...
 
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""
-        ...
 
     def is_directory(self, path: Path) -> bool:
         """Say whether ``path`` is a directory and not a link to one."""
-        ...
 
     def directories_in(self, path: Path) -> frozenset[str]:
         """Return the names in a directory for which :meth:`is_directory` is True."""
-        ...
 
     def exists(self, path: Path) -> bool:
         """Say whether there is anything at ``path``."""
-        ...
 
     def stat(self, path: Path) -> FileStat:
         """Return size, modification time and inode; of a link itself, not of what it points to."""
-        ...
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
         """Return a whole small file; InvalidError when it is larger than ``limit``."""
-        ...
 
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Replace a small file atomically: temporary, fsync, rename, fsync of the directory."""
-        ...
 
     def append_durable(self, path: Path, data: Buffer) -> None:
         """Append to a file, creating it, and return when it is on stable storage."""
-        ...
 
     def rename(self, source: Path, target: Path) -> None:
         """Give ``source`` the name ``target``, atomically; a file that had it is gone."""
-        ...
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name on its volume; FileExistsError when it is taken."""
-        ...
 
     def unlink(self, path: Path) -> None:
         """Remove a file's name; FileNotFoundError when there is none."""
-        ...
 
     def fsync(self, path: Path) -> None:
         """Return when the content of an existing file is on stable storage."""
-        ...
 
     def fsync_directory(self, path: Path) -> None:
         """Return when the names in ``path`` are on stable storage."""
-        ...
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
         """Set the modification time, nanoseconds since 1970; retention reads it of undated logs."""
-        ...
 
     def copy_owner_and_mode(self, source: Path, target: Path) -> None:
         """Give ``target`` the mode of ``source`` and, where permitted, its owner."""
-        ...
 
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents; nothing happens when it exists."""
-        ...
 
     def free_bytes(self, path: Path) -> int:
         """Return what an unprivileged process may still write on the volume of ``path``."""
-        ...
 
 
 class FilesRecipe(Protocol):
@@ -201,11 +175,9 @@ class FilesRecipe(Protocol):
 
     def open(self) -> FileSystem:
         """Return the file system; one that is newly opened knows nothing of what others did."""
-        ...
 
     def is_on_disk(self, path: Path) -> bool:
         """Say whether ``path`` is on the host's disks, so that every host must have mounted it."""
-        ...
 
 
 class LocalReadHandle:
@@ -230,12 +202,7 @@ class LocalReadHandle:
             raise RefusedError(
                 f"not a regular file; name another one, or move it away. path={path}", code="K203"
             )
-        self._size_bytes = status.st_size
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size at opening; a file may grow meanwhile."""
-        return self._size_bytes
+        self.size_bytes: Final = status.st_size
 
     def fileno(self) -> int:
         """Return the descriptor, for copies inside the kernel."""
@@ -340,6 +307,15 @@ class LocalWriteHandle:
             self._fd = -1
 
 
+def flush(path: Path, flags: int) -> None:
+    """Return when a file or directory, opened with ``flags`` too, is on stable storage."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 class LocalFiles:
     """The disks of this host, by system calls; errors are the operating system's."""
 
@@ -424,19 +400,11 @@ class LocalFiles:
 
     def fsync(self, path: Path) -> None:
         """Flush a file that others have written and closed."""
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        flush(path, os.O_NOFOLLOW)
 
     def fsync_directory(self, path: Path) -> None:
         """Flush the names in a directory, without which a rename may be undone by a crash."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        flush(path, os.O_DIRECTORY)
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
         """Set both times; the access time means nothing to Kafka."""

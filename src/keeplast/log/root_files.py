@@ -30,6 +30,9 @@ from keeplast.model.erasure_request import (
 from keeplast.model.hold import Hold, check_hold_name, require_room
 from keeplast.model.partition import TopicPartition, is_topic_name
 
+RECEIPTS_NAME = "keeplast-receipts"
+PREVIOUS_RECEIPTS_NAME = "keeplast-receipts.1"
+
 HOLDS_NAME = "keeplast-holds"
 HOLDS_VERSION = 1
 HOLDS_BYTES_MAX = 64 << 20

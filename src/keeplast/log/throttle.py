@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError
@@ -154,75 +155,70 @@ class ThrottledFiles:
 
     def __init__(self, inner: FileSystem, throttle: Throttle, waiting: Callable[[], None]) -> None:
         """Stand in front of ``inner``; ``waiting`` hears of waits and may raise to end them."""
-        self._inner = inner
+        self.inner: Final = inner
         self._throttle = throttle
         self._waiting = waiting
-
-    @property
-    def inner(self) -> FileSystem:
-        """Return the limited file system."""
-        return self._inner
 
     def _take(self, count: int) -> None:
         self._throttle.take(count, self._waiting)
 
     def open_read(self, path: Path) -> ReadHandle:
-        return _ThrottledReadHandle(self._inner.open_read(path), self._take)
+        return _ThrottledReadHandle(self.inner.open_read(path), self._take)
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
-        return _ThrottledWriteHandle(self._inner.open_write(path, append=append), self._take)
+        return _ThrottledWriteHandle(self.inner.open_write(path, append=append), self._take)
 
     def listdir(self, path: Path) -> list[str]:
-        return self._inner.listdir(path)
+        return self.inner.listdir(path)
 
     def is_directory(self, path: Path) -> bool:
-        return self._inner.is_directory(path)
+        return self.inner.is_directory(path)
 
     def directories_in(self, path: Path) -> frozenset[str]:
-        return self._inner.directories_in(path)
+        return self.inner.directories_in(path)
 
     def exists(self, path: Path) -> bool:
-        return self._inner.exists(path)
+        return self.inner.exists(path)
 
     def stat(self, path: Path) -> FileStat:
-        return self._inner.stat(path)
+        return self.inner.stat(path)
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
-        data = self._inner.read_bytes(path, limit)
+        data = self.inner.read_bytes(path, limit)
         self._take(len(data))
         return data
 
     def write_durable(self, path: Path, data: Buffer) -> None:
-        self._inner.write_durable(path, data)
+        self.inner.write_durable(path, data)
         self._take(memoryview(data).nbytes)
 
     def append_durable(self, path: Path, data: Buffer) -> None:
-        self._inner.append_durable(path, data)
+        self.inner.append_durable(path, data)
         self._take(memoryview(data).nbytes)
 
     def rename(self, source: Path, target: Path) -> None:
-        self._inner.rename(source, target)
+        self.inner.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        self._inner.link(source, target)
+        self.inner.link(source, target)
 
     def unlink(self, path: Path) -> None:
-        self._inner.unlink(path)
+        self.inner.unlink(path)
 
     def fsync(self, path: Path) -> None:
-        self._inner.fsync(path)
+        self.inner.fsync(path)
 
     def fsync_directory(self, path: Path) -> None:
-        self._inner.fsync_directory(path)
+        self.inner.fsync_directory(path)
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        self._inner.set_mtime(path, mtime_ns)
+        self.inner.set_mtime(path, mtime_ns)
 
     def copy_owner_and_mode(self, source: Path, target: Path) -> None:
-        self._inner.copy_owner_and_mode(source, target)
+        self.inner.copy_owner_and_mode(source, target)
 
     def make_directory(self, path: Path) -> None:
-        self._inner.make_directory(path)
+        self.inner.make_directory(path)
 
     def free_bytes(self, path: Path) -> int:
-        return self._inner.free_bytes(path)
+        return self.inner.free_bytes(path)

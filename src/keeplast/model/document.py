@@ -25,7 +25,6 @@ class Documented(Protocol):
 
     def as_document(self) -> object:
         """Return what is shown; values in it need not be encoded."""
-        ...
 
 
 @runtime_checkable

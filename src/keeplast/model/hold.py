@@ -224,7 +224,6 @@ class GroupReader(Protocol):
         ``topic_id`` is that of the log that is asked about, None where it is not known. Raises
         nothing: what is not reported, in bounded time, has no offset.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pyspark import RDD, Broadcast, SparkContext
 
 from keeplast.cleaner.shapes import NOTED_OFFSETS_MAX
 from keeplast.clock import Clock, SystemClock
-from keeplast.columns.ranks import RankedKeyMap
+from keeplast.columns.version_ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap, new_ledger
 from keeplast.errors import UnavailableError, invariant
 from keeplast.model.topic_config import Shape

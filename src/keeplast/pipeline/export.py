@@ -135,12 +135,10 @@ class Workers(Protocol):
     @property
     def slots(self) -> int:
         """Return how many tasks run at once."""
-        ...
 
     @property
     def shares_memory(self) -> bool:
         """Say whether all tasks share one memory."""
-        ...
 
     def each(
         self,
@@ -154,7 +152,6 @@ class Workers(Protocol):
 
         ``names`` are what the items are about, to show what is under way.
         """
-        ...
 
     def latest(
         self,
@@ -164,7 +161,6 @@ class Workers(Protocol):
         roots: Iterable[Path] = (),
     ) -> Iterator[ExportedFile]:
         """Yield ``show`` of every part with its winners, in any order."""
-        ...
 
 
 class ExportEvents(Protocol):
@@ -172,15 +168,12 @@ class ExportEvents(Protocol):
 
     def noted(self, message: str) -> None:
         """Hear how the work is cut."""
-        ...
 
     def planned(self, total_bytes: int) -> None:
         """Hear how much will be read."""
-        ...
 
     def progressed(self, read_bytes: int) -> None:
         """Hear how much more was read."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,9 @@ class PackNews(Protocol):
 
     def planned(self, total_bytes: int) -> None:
         """Hear how many bytes there will be."""
-        ...
 
     def progressed(self, read_bytes: int) -> None:
         """Hear that so many more are in."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,11 +269,7 @@ class SparkRunner:
         context = self._context
         news = self._listen(roots, progressed)
         add = news.add
-
-        def execute_one(item: _Item) -> _Result:
-            return work(item, add)
-
-        job = context.parallelize(list(items), len(items)).map(execute_one)
+        job = context.parallelize(list(items), len(items)).map(lambda item: work(item, add))
         yield from news.during(job.collect, describe_job("read", names or [f"{len(items)} parts"]))
 
     def latest(

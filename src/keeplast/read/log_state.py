@@ -379,7 +379,6 @@ class Each(Protocol):
         progressed: Progressed,
     ) -> Iterable[CompactionError | OSError | None]:
         """Yield results in any order."""
-        ...
 
 
 def shared_winners(

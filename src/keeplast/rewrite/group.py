@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import GroupPlan
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batches as t
-from keeplast.columns import rebuild, verdicts
+from keeplast.columns import rebuild, retained
 from keeplast.columns.batches import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
 from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.shortcuts import settle_batches, skim_batches
@@ -116,7 +116,7 @@ class SourceReader:
                 self._out.aborted.extend(
                     follow_window(self._transactions, window, c.workspace, c.ask_markers)
                 )
-                verdicts.judge_batches(
+                retained.judge_batches(
                     window.table, 0, window.batches, c.plan.expiry_now_ms, c.plan.late_now_ms,
                     c.plan.passed_to, c.plan.expires_below, kept_end, c.plan.last_records,
                     c.counters,
@@ -168,7 +168,7 @@ class SourceReader:
         c, w, table = self._c, self._c.workspace, window.table
         first, last = part.first, part.last
         map_latest = c.end_offset - 1
-        if part.hashed and verdicts.mark_looked_up(
+        if part.hashed and retained.mark_looked_up(
             table, first, last, map_latest, c.ranking.has_versions, w.offsets, w.flags, w.standings,
             w.marks,
         ):  # fmt: skip
@@ -176,7 +176,7 @@ class SourceReader:
             block = c.ranking.block_of(part.rows, w)
             self._finder.find(block, w.starts, w.block_rows, w.standings)
         keep = w.marks
-        changed, packed = verdicts.judge_rows(
+        changed, packed = retained.judge_rows(
             table, first, last, map_latest, c.plan.expiry_now_ms, c.plan.late_now_ms,
             c.plan.passed_to, c.plan.expires_below, c.plan.horizon_ms, old_kept_from,
             c.plan.keeps_keyless, c.ranking.expiry, c.tombstones_expire_below, w.offsets,

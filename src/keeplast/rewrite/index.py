@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import RoundPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batches as t
+from keeplast.columns import retained, winners
 from keeplast.columns import shortcuts as kernels
-from keeplast.columns import verdicts, winners
 from keeplast.columns.batches import HAS_EVENTS, HAS_HIDDEN
 from keeplast.columns.filters import KeyHashes
 from keeplast.columns.kernel import OK
-from keeplast.columns.ranks import RankedKeyMap
+from keeplast.columns.version_ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap, new_ledger
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
@@ -258,7 +258,6 @@ class KeySink(Protocol):
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Take every row of a block."""
-        ...
 
 
 class Indexing:
@@ -351,14 +350,14 @@ class Indexing:
         self, handle: ReadHandle, path: Path, start: int, end: int, progressed: Progressed
     ) -> int:
         """Index plain batches from ``start`` on; returns where the first other one begins."""
-        if self._last_offset == verdicts.DISORDER:
+        if self._last_offset == retained.DISORDER:
             return start
         stream = KeyStream(self._workspace, self._hash_key, self._first_dirty, self._last_offset)
         try:
             position = stream.read(handle, path, start, end, self.put_held, progressed)
         finally:
             self._last_offset = stream.last_offset
-            if self._last_offset == verdicts.DISORDER:
+            if self._last_offset == retained.DISORDER:
                 self._disordered()
         self.messages += stream.messages
         self.bytes += position - start
@@ -369,7 +368,7 @@ class Indexing:
         """Index one window; raises _Full at the record that does not fit."""
         follow_window(self._state, window, self._workspace, self._ask_markers)
         if window.marks & HAS_EVENTS:
-            verdicts.select_indexed(window.table, 0, window.batches)
+            retained.select_indexed(window.table, 0, window.batches)
         for part in self._workspace.slices(
             window, base_offset, self._hash_key, self._cache, keeps=True, appends=self._holds
         ):
@@ -396,11 +395,11 @@ class Indexing:
 
     def _check_order(self, part: Slice) -> None:
         """Drop the notes when an offset does not ascend; they would be another record's."""
-        if self._last_offset != verdicts.DISORDER:
-            self._last_offset = verdicts.last_ascending(
+        if self._last_offset != retained.DISORDER:
+            self._last_offset = retained.last_ascending(
                 part.first_row, part.rows, self._last_offset, self._workspace.offsets
             )
-            if self._last_offset == verdicts.DISORDER:
+            if self._last_offset == retained.DISORDER:
                 self._disordered()
 
     def _hold(self, window: Window, part: Slice) -> None:
@@ -412,7 +411,7 @@ class Indexing:
         if self._ranking.has_versions and self._mark(part.first_row, part.rows):
             self.versions += self._ranking.read_versions(window, part, w)
         w.rows_held = part.rows
-        self.messages += verdicts.count_messages(window.table, part.first, part.last)
+        self.messages += retained.count_messages(window.table, part.first, part.last)
         if part.last < window.batches or w.rows_held >= w.rows_wanted:
             self.put_held()
 
@@ -426,7 +425,7 @@ class Indexing:
     def _mark(self, first: int, last: int) -> int:
         """Mark which of the rows ``[first, last)`` have a key for the map; returns how many."""
         w = self._workspace
-        marked: int = verdicts.mark_indexed(
+        marked: int = retained.mark_indexed(
             last - first, self._first_dirty, INT64_MAX,
             w.offsets[first:], w.flags[first:], w.marks[first:],
         )  # fmt: skip
@@ -446,7 +445,7 @@ class Indexing:
         if stop < part.rows:
             self._end_inside(window, part, stop)
             raise _Full
-        self.messages += verdicts.count_messages(window.table, part.first, part.last)
+        self.messages += retained.count_messages(window.table, part.first, part.last)
 
     @property
     def _key_map(self) -> KeyMap:
@@ -480,5 +479,5 @@ class Indexing:
         stored = np.flatnonzero(w.marks[first_row:stop])
         if len(stored):
             self.latest = int(w.offsets[first_row + stored[-1]])
-        self.messages += verdicts.count_messages(window.table, part.first, batch) + stop - first_row
+        self.messages += retained.count_messages(window.table, part.first, batch) + stop - first_row
         self.bytes += int(table[batch, t.POSITION])

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock
-from keeplast.columns.ranks import PartKeyMap, RivalKeyMap
+from keeplast.columns.version_ranks import PartKeyMap, RivalKeyMap
 from keeplast.columns.winners import LOSES, SHARDS, KeyMap, ReasonLedger, new_ledger
 from keeplast.errors import CompactionError, UnavailableError
 from keeplast.format.filename import LOG

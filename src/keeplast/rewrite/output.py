@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
 from keeplast.columns import batches as t
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.columns.winners import NO_LEDGER, ReasonLedger
 from keeplast.errors import CorruptError, UnavailableError, invariant
 from keeplast.format import offset_index, time_index, txn_index
@@ -294,7 +294,7 @@ class GroupOutput:
         if not count:
             return
         plan = self._c.plan
-        self._c.counters[verdicts.BYTES_WRITTEN] += int(batches[:, 0].sum())
+        self._c.counters[retained.BYTES_WRITTEN] += int(batches[:, 0].sum())
         self._batches += count
         self._end_offset = int(batches[-1, 1]) + 1
         self._indexes.add(batches)

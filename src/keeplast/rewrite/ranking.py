@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.transactions import TransactionState
-from keeplast.columns import ranks, verdicts, winners
-from keeplast.columns.ranks import NotingKeyMap, RankedKeyMap
+from keeplast.columns import retained, version_ranks, winners
+from keeplast.columns.version_ranks import NotingKeyMap, RankedKeyMap
 from keeplast.columns.winners import NO_LEDGER, KeyMap, ReasonLedger
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
@@ -59,12 +59,12 @@ class Ranking:
 
     @property
     def expiry(self) -> int:
-        """Return which tombstones may expire, for :func:`verdicts.may_expire`."""
+        """Return which tombstones may expire, for :func:`retained.may_expire`."""
         if not self.has_versions:
-            return verdicts.ANY_EXPIRES
+            return retained.ANY_EXPIRES
         if self.keeps_versioned_tombstones:
-            return verdicts.UNVERSIONED_EXPIRES
-        return verdicts.UNCONTESTED_EXPIRES
+            return retained.UNVERSIONED_EXPIRES
+        return retained.UNCONTESTED_EXPIRES
 
     def new_map(self, ledger: ReasonLedger = NO_LEDGER) -> KeyMap:
         """Return an empty key map that takes notes in ``ledger``."""
@@ -76,12 +76,12 @@ class Ranking:
             return VersionCounts()
         found, _ = w.room_for_ranks()
         if self.strategy is Strategy.TIMESTAMP:
-            ranks.read_timestamps(
+            version_ranks.read_timestamps(
                 window.data, w.scratch, window.table, part.first, part.last,
                 w.marks, w.flags, found,
             )  # fmt: skip
             return VersionCounts()
-        missing, malformed = ranks.read_header_versions(
+        missing, malformed = version_ranks.read_header_versions(
             window.data, w.scratch, window.table, part.first, part.last, self.header,
             w.marks, w.flags, found,
         )  # fmt: skip
@@ -98,7 +98,7 @@ class Ranking:
             )
             return w.block
         found, block = w.room_for_ranks()
-        ranks.sort_ranks_by_shard(
+        version_ranks.sort_ranks_by_shard(
             w.hashes, w.offsets, found, w.flags, w.marks, 0, rows, block, w.block_rows, w.starts
         )
         return block
@@ -107,7 +107,7 @@ class Ranking:
         """Mark the one row of each key of a block that outranks the key's other rows."""
         best = np.zeros(len(rows), np.uint8)
         slots = np.full(2 * len(rows) + 1, -1, np.int32)
-        mark = ranks.mark_best_ranks if self.has_versions else winners.mark_best
+        mark = version_ranks.mark_best_ranks if self.has_versions else winners.mark_best
         mark(rows, slots, best)
         return best
 
@@ -192,11 +192,11 @@ def raise_over_extent(
             handle, path, w.buffers, start=start, end=end, checks_crc=checks_crc
         ):
             follow_window(state, window, w, ask_markers)
-            verdicts.select_indexed(window.table, 0, window.batches)
+            retained.select_indexed(window.table, 0, window.batches)
             for part in w.slices(window, base_offset, task.hash_key, cache, keeps=keeps):
                 # What was deleted outranks nothing: no reader can read it, and its key would be
                 # lost.
-                if verdicts.mark_indexed(
+                if retained.mark_indexed(
                     part.rows, plan.log_start, plan.first_dirty, w.offsets, w.flags, w.marks
                 ):
                     counts += ranking.read_versions(window, part, w)

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import EventLister, aborted_keys
-from keeplast.columns import verdicts, winners
+from keeplast.columns import retained, winners
 from keeplast.columns.batches import HAS_EVENTS
 from keeplast.columns.filters import KeyHashes
-from keeplast.columns.ranks import RankedKeyMap
+from keeplast.columns.version_ranks import RankedKeyMap
 from keeplast.columns.winners import NO_LEDGER, SHARDS, KeyMap, ReasonLedger, new_ledger
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
@@ -366,18 +366,18 @@ class _Asking:
     def read(self, window: Window) -> None:
         unit, w, task = self._unit, self._tools.workspace, self._tools.task
         follow_window(self._state, window, w, self._tools.ask_markers)
-        verdicts.select_indexed(window.table, 0, window.batches)
+        retained.select_indexed(window.table, 0, window.batches)
         for part in w.slices(
             window, unit.extent.base_offset, task.hash_key, self._tools.cache, keeps=True
         ):
             if self._filters is not None:
                 note_dirty(self.dirty_keys, self._filters, window, part, w, task.plan.first_dirty)
-            count = verdicts.mark_looked_up(
+            count = retained.mark_looked_up(
                 window.table, part.first, part.last, task.plan.bound - 1, self.has_versions,
                 w.offsets, w.flags, w.standings, w.marks,
             )  # fmt: skip
             if unit.indexes:
-                self.messages += verdicts.count_messages(window.table, part.first, part.last)
+                self.messages += retained.count_messages(window.table, part.first, part.last)
             if not count:
                 continue
             self.versions += self._ranking.read_versions(window, part, w)
@@ -451,7 +451,7 @@ def pass_context(
     task = tools.task
     return PassContext(
         task, task.plan.bound, standings, tools.files, tools.workspace, tools.cache,
-        np.zeros(verdicts.COUNTERS, np.int64), tools.progressed, ranking_of(task.plan.topic),
+        np.zeros(retained.COUNTERS, np.int64), tools.progressed, ranking_of(task.plan.topic),
         tools.ask_markers, dict[int, int]() if task.takes_crcs else None, ledger,
         knows_entry=unit.entry is not None, known_filters=unit.known_filters,
     )  # fmt: skip

@@ -29,7 +29,7 @@ import numpy as np
 from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState, no_events
 from keeplast.clock import Clock
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.errors import invariant
 from keeplast.model.topic_config import Shape
 from keeplast.rewrite.index import first_pass_position
@@ -120,7 +120,7 @@ class StagedRound:
         self.dirty_hashes = NO_HASHES
         self._events: dict[Extent, Events] = {}
         self._indexed: list[IndexedUnit] = []
-        self._answers: list[Answer] = []
+        self.answers: list[Answer] = []
         self._distinct_keys = 0
         self._rewritten: dict[int, Rewritten] = {}
         self._needs_entry: set[int] = set()
@@ -147,11 +147,6 @@ class StagedRound:
     def has_events(self) -> bool:
         """Say whether any unit has met a transaction; markers need not be read without one."""
         return any(len(events) for events in self._events.values())
-
-    @property
-    def answers(self) -> Sequence[Answer]:
-        """Return what buckets have answered to units of this process."""
-        return self._answers
 
     def units(self) -> Iterator[Unit]:
         """Yield the units of the stage, made one by one: each may hold a state of its own."""
@@ -203,7 +198,7 @@ class StagedRound:
                 known = self._asked.get(each.base_offset)
                 self._asked[each.base_offset] = each if known is None else known & each
         elif isinstance(result, Resolved):
-            self._answers.extend(result.answers)
+            self.answers.extend(result.answers)
             self._distinct_keys += result.distinct_keys
         elif result.groups:
             self._rewritten[result.base_offset] = result
@@ -340,7 +335,7 @@ class StagedRound:
             yield IndexUnit(self.task.number, extent, entry, lists)
 
     def _raise_units(self) -> Iterator[Unit]:
-        for extent, entry in self._second_pass(self._extents):
+        for extent, entry in self._second_pass():
             is_known = extent.base_offset in self._skips.unranked
             if extent.base_offset < self.task.plan.first_dirty and not is_known:
                 yield RaiseUnit(self.task.number, extent, entry)
@@ -349,7 +344,7 @@ class StagedRound:
         """Yield what the buckets are asked for: where filters are asked between, in two stages."""
         number, buckets = self.task.number, self.task.shape.buckets
         first = dict(self._first_pass())
-        for extent, entry in self._second_pass(self._extents):
+        for extent, entry in self._second_pass():
             lists = extent not in self._events
             own = first.get(extent)
             if self.task.filters is not None and (own is None) == (self.stage is Stage.INDEX):
@@ -371,16 +366,15 @@ class StagedRound:
         return first.at_entry(at).aborted_open() == second.at_entry(at).aborted_open()
 
     def _first_pass(self) -> Iterator[tuple[Extent, TransactionState]]:
-        """Yield each dirty extent with the transactions of the first pass at its entry."""
-        state = first_pass_start(self.task.plan)
-        for extent in self._dirty:
-            yield extent, state.at_entry(extent.base_offset)
-            if extent in self._events:
-                state.replay(self._events[extent])
+        return self._entries(self._dirty, first_pass_start(self.task.plan))
 
-    def _second_pass(self, extents: Sequence[Extent]) -> Iterator[tuple[Extent, TransactionState]]:
-        """Yield each extent with the transactions of the second pass at its entry."""
-        state = second_pass_start(self.task.plan)
+    def _second_pass(self) -> Iterator[tuple[Extent, TransactionState]]:
+        return self._entries(self._extents, second_pass_start(self.task.plan))
+
+    def _entries(
+        self, extents: Sequence[Extent], state: TransactionState
+    ) -> Iterator[tuple[Extent, TransactionState]]:
+        """Yield each extent with the transactions at its entry, by ``state`` at the first one."""
         for extent in extents:
             yield extent, state.at_entry(extent.base_offset)
             if extent in self._events:
@@ -405,7 +399,7 @@ class StagedRound:
             for group in waiting.values():
                 yield self._rewrite_unit(group, None)
             return
-        for extent, entry in self._second_pass(self._extents):
+        for extent, entry in self._second_pass():
             if extent.start == 0 and extent.base_offset in waiting:
                 yield self._rewrite_unit(waiting[extent.base_offset], entry)
 
@@ -418,7 +412,7 @@ class StagedRound:
         if self._failures:
             return failed_result(self.task, min(self._failures, key=lambda each: each.at).error)
         parts = [self._rewritten[group.base_offset] for group in self._groups]
-        counters = np.zeros(verdicts.COUNTERS, np.int64)
+        counters = np.zeros(retained.COUNTERS, np.int64)
         source_crcs: dict[int, int] = {}
         output_crcs: dict[int, int] = {}
         payloads = sum((each.payloads for each in self._indexed), NO_PAYLOADS)

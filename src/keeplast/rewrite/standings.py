@@ -32,7 +32,6 @@ class Finder(Protocol):
         standings: NDArray[np.uint8],
     ) -> None:
         """Write the standing of every block row's record to ``standings[row]``."""
-        ...
 
 
 class Standings(Protocol):
@@ -40,7 +39,6 @@ class Standings(Protocol):
 
     def of_segment(self, base_offset: int) -> Finder:
         """Return what answers for a segment from its first row on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

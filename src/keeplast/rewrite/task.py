@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
 from keeplast.cleaner.shapes import WHOLE, ShapeChoice
 from keeplast.cleaner.transactions import TransactionState
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.columns.winners import KeyMap
 from keeplast.format.filename import Kind
 from keeplast.log.files import FilesRecipe, LocalRecipe
@@ -297,20 +297,20 @@ def pass_start(plan: RoundPlan, base_offset: int) -> TransactionState:
 def reasons_of(counters: NDArray[np.int64]) -> Reasons:
     """Return what went and why, from the counters of the second pass."""
     records = counters[
-        verdicts.REASON_RECORDS : verdicts.REASON_RECORDS + verdicts.REASONS
+        retained.REASON_RECORDS : retained.REASON_RECORDS + retained.REASONS
     ].tolist()
-    sizes = counters[verdicts.REASON_BYTES : verdicts.REASON_BYTES + verdicts.REASONS].tolist()
+    sizes = counters[retained.REASON_BYTES : retained.REASON_BYTES + retained.REASONS].tolist()
     return Reasons(
-        superseded_records=records[verdicts.SUPERSEDED],
-        superseded_bytes=sizes[verdicts.SUPERSEDED],
-        tombstone_records=records[verdicts.EXPIRED_TOMBSTONE],
-        tombstone_bytes=sizes[verdicts.EXPIRED_TOMBSTONE],
-        aborted_records=records[verdicts.ABORTED_DATA],
-        aborted_bytes=sizes[verdicts.ABORTED_DATA],
-        keyless_records=records[verdicts.KEYLESS],
-        keyless_bytes=sizes[verdicts.KEYLESS],
-        marker_records=records[verdicts.EXPIRED_MARKER],
-        marker_bytes=sizes[verdicts.EXPIRED_MARKER],
+        superseded_records=records[retained.SUPERSEDED],
+        superseded_bytes=sizes[retained.SUPERSEDED],
+        tombstone_records=records[retained.EXPIRED_TOMBSTONE],
+        tombstone_bytes=sizes[retained.EXPIRED_TOMBSTONE],
+        aborted_records=records[retained.ABORTED_DATA],
+        aborted_bytes=sizes[retained.ABORTED_DATA],
+        keyless_records=records[retained.KEYLESS],
+        keyless_bytes=sizes[retained.KEYLESS],
+        marker_records=records[retained.EXPIRED_MARKER],
+        marker_bytes=sizes[retained.EXPIRED_MARKER],
     )
 
 
@@ -323,16 +323,13 @@ class Runner(Protocol):
     @property
     def slots(self) -> int:
         """Return how many tasks run at once; memory is shared out by it."""
-        ...
 
     @property
     def shares_memory(self) -> bool:
         """Say whether all tasks share one memory, so that a key map is made once for all."""
-        ...
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         """Yield one result a task, as they end; ``progressed`` hears bytes read meanwhile."""
-        ...
 
     def __enter__(self) -> Runner: ...
 

@@ -30,7 +30,7 @@ import numpy as np
 from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import Clock
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.errors import CompactionError, UnavailableError
 from keeplast.log.files import FileSystem
 from keeplast.log.throttle import ThrottledFiles
@@ -62,7 +62,6 @@ class CompletesOutputs(Protocol):
 
     def complete(self, outputs: Sequence[StagedGroup]) -> None:
         """Complete the outputs of one group; those without files stay as they are."""
-        ...
 
 
 def complete_outputs(files: FileSystem, outputs: Sequence[StagedGroup]) -> None:
@@ -227,7 +226,7 @@ class _Wave:
             groups=indexed.skips.rest(plan_groups(self._task.plan, indexed.end_offset)),
             key_map=indexed.key_map,
             transactions=second_pass_start(self._marked.plan),
-            counters=np.zeros(verdicts.COUNTERS, np.int64),
+            counters=np.zeros(retained.COUNTERS, np.int64),
             index=indexed.stats,
             skips=indexed.skips,
         )
@@ -285,7 +284,7 @@ class _Wave:
 def failed_result(task: PartitionTask, error: Exception) -> TaskResult:
     """Return the result of a task that gave nothing but an error."""
     return TaskResult(
-        task.number, (), task.plan.first_dirty, (), np.zeros(verdicts.COUNTERS, np.int64),
+        task.number, (), task.plan.first_dirty, (), np.zeros(retained.COUNTERS, np.int64),
         IndexStats(), 0, 0, 0.0, peak_rss_bytes(), None, error,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
-from keeplast.columns import ranks, rows, shortcuts, unpack, winners
+from keeplast.columns import rows, shortcuts, unpack, version_ranks, winners
 from keeplast.columns.batches import HAS_HIDDEN
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.winners import NO_LEDGER, ReasonLedger
@@ -302,7 +302,7 @@ class Workspace:
         """Return a version for each row, and a block of ranks; made when first asked for."""
         if self._ranks is None:
             rows = len(self.offsets)
-            block = np.empty((rows, ranks.RANK_WORDS), np.uint64)
+            block = np.empty((rows, version_ranks.RANK_WORDS), np.uint64)
             self._ranks = np.empty(rows, np.int64), block
         return self._ranks
 

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from keeplast.cleaner.eligibility import require_unheld
+from keeplast.cleaner.cleanable_range import require_unheld
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError
 from keeplast.format.filename import (
@@ -103,7 +104,7 @@ class DirectoryPlace:
         """
         self._request = request
         self._later = replace(request, first_dirty_offset=None, target=None)
-        self._files = files
+        self.files: Final = files
         self._recipe = recipe
         self._clock = clock
         self._events = events
@@ -114,11 +115,6 @@ class DirectoryPlace:
         self._wants_sample = wants_sample
         self._receipts = threading.Lock()
         self._checkpoints = threading.Lock()
-
-    @property
-    def files(self) -> FileSystem:
-        """Return what shows the directories."""
-        return self._files
 
     def _request_of(self, run: PartitionRun) -> CleanRequest:
         """Return what a round is asked for: only the first has a start and a target."""
@@ -138,7 +134,7 @@ class DirectoryPlace:
 
     def lifts_of(self, partition: PartitionRequest) -> tuple[Lift, ...]:
         """Return which limits of a partition the request lifts."""
-        return self.look(partition, load_checkpoints(self._files, partition.path.parent)).lifts
+        return self.look(partition, load_checkpoints(self.files, partition.path.parent)).lifts
 
     def _look(
         self,
@@ -149,7 +145,7 @@ class DirectoryPlace:
         foresees_roll: bool,
     ) -> Survey:
         return survey_partition(
-            partition, request, checkpoints, self._files, self.now_ms(),
+            partition, request, checkpoints, self.files, self.now_ms(),
             foresees_roll=foresees_roll, book=self._horizons, clock_ms=self._clock.now_ms(),
             wants_sample=self._wants_sample, groups=self._groups,
         )  # fmt: skip
@@ -157,7 +153,7 @@ class DirectoryPlace:
     def survey(self, run: PartitionRun) -> Survey:
         """Survey a directory; before the first round, as it will be when its active segment was
         left."""
-        checkpoints = load_checkpoints(self._files, run.request.path.parent)
+        checkpoints = load_checkpoints(self.files, run.request.path.parent)
         request, is_first = self._request_of(run), not run.rounds
         return self._look(run.request, request, checkpoints, foresees_roll=is_first)
 
@@ -171,11 +167,11 @@ class DirectoryPlace:
             check_lifts(survey.lifts, request, source)
             if survey.plan is not None:
                 target = target_of(run.request, request)
-                check_room(self._files, survey, survey.plan, source, target)
+                check_room(self.files, survey, survey.plan, source, target)
             # At a target it is rolled when the round is there; in place before it, and not
             # before it is known that the round is not refused: that leaves all as it was.
             if not run.rounds and request.target is None and _may_roll(survey, request):
-                checkpoints = load_checkpoints(self._files, source.parent)
+                checkpoints = load_checkpoints(self.files, source.parent)
                 self._roll(run, request)
                 survey = self._look(run.request, request, checkpoints, foresees_roll=False)
         lifted = lift_notes(survey.lifts, writes=self._writes or request.is_unsafe)
@@ -187,9 +183,9 @@ class DirectoryPlace:
     def _roll(self, run: PartitionRun, request: CleanRequest) -> None:
         path, topic = run.request.path, run.request.topic
         if request.roll_active:
-            roll_active(self._files, path, topic)
+            roll_active(self.files, path, topic)
         elif request.rolls_idle:
-            note = roll_idle(self._files, path, topic, self.now_ms())
+            note = roll_idle(self.files, path, topic, self.now_ms())
             run.notes += () if note is None else (note,)
 
     def site(self, run: PartitionRun) -> Site:
@@ -220,16 +216,16 @@ class DirectoryPlace:
             place = target_of(run.request, request)
             if request.target is not None:
                 give_up = self._give_up(run.request.partition, run.request.path.parent, place)
-                copy_partition(self._files, run.request.path, place, self._writer, give_up)
+                copy_partition(self.files, run.request.path, place, self._writer, give_up)
             if end_offset is not None:
                 change = {run.request.partition: end_offset}
-                update_checkpoint(self._files, place.parent, CLEANER_CHECKPOINT, change)
+                update_checkpoint(self.files, place.parent, CLEANER_CHECKPOINT, change)
             elif request.target is None and CLEANED_FOR in survey.listing.unknown:
-                line = read_checkpoint(self._files, place.parent, CLEANER_CHECKPOINT)
+                line = read_checkpoint(self.files, place.parent, CLEANER_CHECKPOINT)
                 with contextlib.suppress(CompactionError, OSError):
-                    drop_note(place, self._files, line.get(run.request.partition))
+                    drop_note(place, self.files, line.get(run.request.partition))
             if request.target is not None:
-                complete_target(self._files, place, run=self._writer)
+                complete_target(self.files, place, run=self._writer)
         return base_report(survey, skipped=True, end_offset=end_offset)
 
     # Commit.
@@ -244,7 +240,7 @@ class DirectoryPlace:
         if not self._writes:
             return
         self._check_holds(round_)
-        kept = keep_sources(self._files, round_, result, self._clock.now_ms())
+        kept = keep_sources(self.files, round_, result, self._clock.now_ms())
         line = None
         try:
             if self._request.receipt is not None:
@@ -262,13 +258,13 @@ class DirectoryPlace:
             if round_.is_in_place:
                 # What is in place keeps it: its witness is gone.
                 with contextlib.suppress(CompactionError, OSError):
-                    listing = list_partition(round_.site.path, self._files, if_empty=0)
-                    settle_note(listing, self._files)
+                    listing = list_partition(round_.site.path, self.files, if_empty=0)
+                    settle_note(listing, self.files)
             raise
 
     def _check_holds(self, round_: Round) -> None:
         plan, root = round_.plan, round_.site.path.parent
-        holds = holds_by_partition(read_holds(self._files, root)).get(plan.partition, ())
+        holds = holds_by_partition(read_holds(self.files, root)).get(plan.partition, ())
         require_unheld(
             plan.partition, holds, self._clock.now_ms(), end=plan.bound,
             first_dirty=plan.first_dirty,
@@ -279,23 +275,23 @@ class DirectoryPlace:
         clean_to = round_.survey.clean_to.offset
         line = receipt_line(round_, clean_to=clean_to, is_unsafe=self._request.is_unsafe)
         with self._receipts:
-            return append_receipt(self._files, receipt, line)
+            return append_receipt(self.files, receipt, line)
 
     def _forget(self, round_: Round, kept: KeptWave) -> None:
         """Drop the kept segments of a wave that has nothing in place; else they go in their
         time.
         """
         with contextlib.suppress(CompactionError, OSError):
-            check_unchanged(self._files, round_.survey.listing, round_.committed)
-            drop_rounds(self._files, round_.site.path, {kept.attempt}, from_number=kept.number)
+            check_unchanged(self.files, round_.survey.listing, round_.committed)
+            drop_rounds(self.files, round_.site.path, {kept.attempt}, from_number=kept.number)
 
     def _withdraw(self, round_: Round, receipt: Path, line: bytes) -> None:
         """Take back the line of a wave that has nothing in place."""
         try:
             if round_.is_in_place:
-                check_unchanged(self._files, round_.survey.listing, round_.committed)
+                check_unchanged(self.files, round_.survey.listing, round_.committed)
             with self._receipts:
-                withdraw_receipt(self._files, receipt, line)
+                withdraw_receipt(self.files, receipt, line)
         except (CompactionError, OSError) as error:
             self._events.warned(
                 "the receipt keeps a line of a wave that may not have happened; the files decide. "
@@ -305,19 +301,19 @@ class DirectoryPlace:
     def _swap(self, round_: Round, result: TaskResult) -> None:
         """Put a wave in place and remove what it replaces."""
         path, surveyed = round_.site.path, round_.survey.listing
-        with settled(self._files, path, self._events.warned):
+        with settled(self.files, path, self._events.warned):
             self._note_end(round_, result)
-            replaced = commit_in_place(self._files, path, result.staged)
+            replaced = commit_in_place(self.files, path, result.staged)
         round_.committed.extend(result.staged)
-        complete_active(self._files, surveyed)
+        complete_active(self.files, surveyed)
         started = self._clock.seconds()
-        remove_files(self._files, replaced, self._events.warned)
+        remove_files(self.files, replaced, self._events.warned)
         round_.removal_seconds += self._clock.seconds() - started
 
     def _note_end(self, round_: Round, result: TaskResult) -> None:
         """Write down how far the round has looked, before anything goes for what it found."""
         listing = round_.survey.listing
-        check_unchanged(self._files, listing, round_.committed)
+        check_unchanged(self.files, listing, round_.committed)
         replaced = {base for each in result.staged if each.files for base in each.sources}
         if not replaced:
             return
@@ -325,12 +321,12 @@ class DirectoryPlace:
         before = [each for each in sizes if each[0] in replaced]
         after = [(each.base_offset, each.size_bytes) for each in result.staged]
         is_first = not any(each.files for each in round_.committed)
-        line = read_checkpoint(self._files, listing.path.parent, CLEANER_CHECKPOINT)
+        line = read_checkpoint(self.files, listing.path.parent, CLEANER_CHECKPOINT)
         checkpoint = line.get(round_.plan.partition)
         if checkpoint is not None and checkpoint > listing.active.base_offset:
             checkpoint = None  # another log's
         round_.noted_end = note_round(
-            listing, self._files, result.end_offset,
+            listing, self.files, result.end_offset,
             witness=find_witness(before, after) if is_first else None, checkpoint=checkpoint,
             flushes_name=False,
         )  # fmt: skip
@@ -340,18 +336,18 @@ class DirectoryPlace:
         survey, site = round_.survey, round_.site
         give_up = self._give_up(round_.plan.partition, site.path.parent, site.target)
         if give_up is None:
-            check_target(self._files, site.target, run=self._writer)
+            check_target(self.files, site.target, run=self._writer)
         surveyed = survey.listing
         if survey.roll is None:
-            commit_to_target(self._files, site, result.staged, surveyed, give_up)
+            commit_to_target(self.files, site, result.staged, surveyed, give_up)
         else:
             on_disk = replace(surveyed, segments=surveyed.segments[:-1])
-            commit_to_target(self._files, site, result.staged, on_disk, give_up)
+            commit_to_target(self.files, site, result.staged, on_disk, give_up)
             left = on_disk.active.base_offset
             if round_.plan.bound > left:
                 replaced = {base for each in result.staged if each.files for base in each.sources}
                 roll_at_target(
-                    self._files, site.target, surveyed, survey.roll, round_.plan.topic,
+                    self.files, site.target, surveyed, survey.roll, round_.plan.topic,
                     is_replaced=left in replaced,
                 )  # fmt: skip
         self._note_target(round_, result.end_offset)
@@ -364,39 +360,39 @@ class DirectoryPlace:
         It takes the place of the source's note, whose witness is a segment of the source.
         """
         listing, partition = round_.survey.listing, round_.plan.partition
-        line = read_checkpoint(self._files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
+        line = read_checkpoint(self.files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
         if not round_.plan.is_expired_round:
             moved = round_.survey.checkpoint_after(end_offset)
             line = line if moved is None else moved
-        end = max(end_offset, cleaned_for(listing, self._files) or 0)
+        end = max(end_offset, cleaned_for(listing, self.files) or 0)
         if line is None or line < end or CLEANED_FOR in listing.unknown:
-            write_note(round_.site.target, self._files, RoundNote(end, None, None),
+            write_note(round_.site.target, self.files, RoundNote(end, None, None),
                        like=listing.segments[0].base_offset)  # fmt: skip
 
     def _give_up(self, partition: TopicPartition, root: Path, place: Path) -> GiveUp | None:
         """Return what removes the earlier log at ``place``; None when the place is ours already."""
-        if not self._request.overwrites or not is_finished(self._files, place):
+        if not self._request.overwrites or not is_finished(self.files, place):
             return None
 
         def give_up(staged: Collection[str]) -> None:
             with self._checkpoints:
-                replace_target(self._files, partition, root, place, run=self._writer, staged=staged)
+                replace_target(self.files, partition, root, place, run=self._writer, staged=staged)
 
         return give_up
 
     def abandon(self, round_: Round) -> None:
         """Remove what attempts staged under the name of this round's and no commit has renamed."""
         site = round_.site
-        if not self._writes or not self._files.exists(site.target):
+        if not self._writes or not self.files.exists(site.target):
             return
-        names = {name: parse_segment_file(name) for name in self._files.listdir(site.target)}
+        names = {name: parse_segment_file(name) for name in self.files.listdir(site.target)}
         ours = [
             child_path(site.target, name)
             for name, parsed in names.items()
             if (parsed is not None and (parsed.attempt or "").startswith(site.attempt))
             or name.endswith(f".{site.attempt}{DELETED}")
         ]
-        remove_files(self._files, ours, self._events.warned)
+        remove_files(self.files, ours, self._events.warned)
 
     def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
         """Write the checkpoints of a data directory at once, then mark targets complete.
@@ -414,7 +410,7 @@ class DirectoryPlace:
         try:
             for root, changes in offsets.items():
                 with self._checkpoints:
-                    update_checkpoint(self._files, root, CLEANER_CHECKPOINT, changes)
+                    update_checkpoint(self.files, root, CLEANER_CHECKPOINT, changes)
         except (CompactionError, OSError) as error:
             return [error] * len(rounds)
         for round_ in rounds:
@@ -426,13 +422,13 @@ class DirectoryPlace:
         """Remove what the checkpoint says by now; a note that stays for once says no more."""
         if round_.is_in_place or CLEANED_FOR in round_.survey.listing.unknown:
             with contextlib.suppress(CompactionError, OSError):
-                drop_note(round_.site.target, self._files, checkpoint, noted=round_.noted_end)
+                drop_note(round_.site.target, self.files, checkpoint, noted=round_.noted_end)
 
     def _complete(self, round_: Round) -> Exception | None:
         """End a round that is written down: from now on its log is where it was put."""
         if not round_.is_in_place:
             try:
-                complete_target(self._files, round_.site.target, run=self._writer)
+                complete_target(self.files, round_.site.target, run=self._writer)
             except (CompactionError, OSError) as error:
                 return error
         if round_.has_reached_bound:
@@ -444,7 +440,7 @@ class DirectoryPlace:
     def _note_examined(self, round_: Round) -> None:
         """Remember what the round has left; where that cannot be listed, the next one looks."""
         with contextlib.suppress(CompactionError, OSError):
-            listed = list_partition(round_.site.path, self._files).segments
+            listed = list_partition(round_.site.path, self.files).segments
             left = [each for each in listed if each.base_offset < round_.plan.bound]
             self._horizons.examined(round_.site.path, examination_of(round_.plan), left)
 

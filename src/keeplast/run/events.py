@@ -73,19 +73,15 @@ class Events(Protocol):
         """Say that ``total_bytes`` more will be read by what was just planned; ``work`` is whose
         they are, None of what is no round.
         """
-        ...
 
     def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
         """Say that ``read_bytes`` more were read, by the round of ``partition`` if known."""
-        ...
 
     def finished(self, partition: TopicPartition, report: RoundReport) -> None:
         """Say that a round of ``partition`` ended, well or not."""
-        ...
 
     def warned(self, message: str) -> None:
         """Say something the user should know that is not an error."""
-        ...
 
 
 class NoEvents:

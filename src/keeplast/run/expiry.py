@@ -56,12 +56,12 @@ from keeplast.run.undoing import sweep_kept
 from keeplast.survey.bounds import (
     LogBounds,
     check_lifts,
-    clock_lifts,
     find_bounds,
     lift_notes,
+    lifts_above,
     load_checkpoints,
 )
-from keeplast.survey.notes import Lift, LiftNote
+from keeplast.survey.notes import GivenOption, Lift, LiftNote
 from keeplast.survey.report import ExpiredReport, ExpiryReport, describe_error
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import roll_active
@@ -104,7 +104,7 @@ def expire_partition(
         survey = survey_expiry(
             partition, request, files, now_ms, is_understood=is_understood, names=names
         )
-        lifts = (*clock_lifts(request.now_ms, clock_ms), *survey.bounds.lifts)
+        lifts = (*lifts_above(GivenOption.NOW, request.now_ms, clock_ms), *survey.bounds.lifts)
         report = expiry_report(survey, lift_notes(lifts, writes=writes or request.is_unsafe))
         if writes:
             check_lifts(lifts, request, partition.path)

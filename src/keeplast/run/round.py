@@ -58,26 +58,21 @@ class LogPlace(Protocol):
     @property
     def files(self) -> FileSystem:
         """Return what shows the logs as they were surveyed last."""
-        ...
 
     def survey(self, run: PartitionRun) -> Survey:
         """Find out what a log is, and what a round may touch of it; changes nothing."""
-        ...
 
     def announce(self, run: PartitionRun, survey: Survey) -> Survey:
         """Say, prove and reserve what must be before the first byte; returns what then stands.
 
         RefusedError when there may be no round.
         """
-        ...
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
         """Do what a partition without a round needs; None when there is nothing to report of it."""
-        ...
 
     def site(self, run: PartitionRun) -> Site:
         """Return where a round that was announced is worked on."""
-        ...
 
     def publish(self, round_: Round, result: TaskResult) -> None:
         """Make a wave live, the last of ``round_.results``; several partitions' side by side.
@@ -86,15 +81,12 @@ class LogPlace(Protocol):
         that groups outside ``round_.committed`` are not live, or that the next opening of the log
         makes them so.
         """
-        ...
 
     def abandon(self, round_: Round) -> None:
         """Remove what attempts at the present wave staged and no commit has named or will name."""
-        ...
 
     def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
         """Write rounds down that are in place, many at once; returns why each could not be."""
-        ...
 
 
 SETTLED_BYTES_MAX = 64 << 20

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from keeplast.cleaner.log_order import Candidate, Order, choose
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
-from keeplast.cleaner.selection import Candidate, Order, choose
 from keeplast.cleaner.settings import hazards_of
 from keeplast.cleaner.shapes import WHOLE, ShapeChoice
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.log.files import FilesRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Shape, Strategy
@@ -194,17 +194,17 @@ def round_report(round_: Round) -> RoundReport:
     stats = Stats(
         map_messages_read=index.messages_read,
         map_bytes_read=index.bytes_read,
-        messages_read=int(counters[verdicts.MESSAGES_READ]),
-        bytes_read=int(counters[verdicts.BYTES_READ]),
-        messages_written=int(counters[verdicts.MESSAGES_WRITTEN]),
-        bytes_written=int(counters[verdicts.BYTES_WRITTEN]),
-        invalid_messages_read=int(counters[verdicts.INVALID]),
-        tombstones_read=int(counters[verdicts.TOMBSTONES_READ]),
-        tombstones_written=int(counters[verdicts.TOMBSTONES_WRITTEN]),
-        batches_passed_through=int(counters[verdicts.PASSED_THROUGH]),
-        batches_rebuilt=int(counters[verdicts.REBUILT]),
-        batches_dropped=int(counters[verdicts.DROPPED]),
-        batches_emptied=int(counters[verdicts.EMPTIED]),
+        messages_read=int(counters[retained.MESSAGES_READ]),
+        bytes_read=int(counters[retained.BYTES_READ]),
+        messages_written=int(counters[retained.MESSAGES_WRITTEN]),
+        bytes_written=int(counters[retained.BYTES_WRITTEN]),
+        invalid_messages_read=int(counters[retained.INVALID]),
+        tombstones_read=int(counters[retained.TOMBSTONES_READ]),
+        tombstones_written=int(counters[retained.TOMBSTONES_WRITTEN]),
+        batches_passed_through=int(counters[retained.PASSED_THROUGH]),
+        batches_rebuilt=int(counters[retained.REBUILT]),
+        batches_dropped=int(counters[retained.DROPPED]),
+        batches_emptied=int(counters[retained.EMPTIED]),
         segments_left_alone=sum(result.segments_left_alone for result in results),
         copied_bytes=sum(result.copied_bytes for result in results),
         distinct_keys=index.distinct_keys,

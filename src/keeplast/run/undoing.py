@@ -171,18 +171,15 @@ class UndoPlace(Protocol):
     @property
     def writes(self) -> bool:
         """Say whether it is done, and not only found out whether it can be."""
-        ...
 
     def names(self, partition: TopicPartition) -> list[str]:
         """Return the rounds that are kept, the newest first."""
-        ...
 
     def undo_newest(self, partition: TopicPartition, named: str | None) -> UndoRound | None:
         """Undo one, None where nothing is kept; RefusedError when that cannot be done.
 
         Also when the newest is not ``named``, None for any, where others may change the partition.
         """
-        ...
 
 
 def undo_each(

@@ -31,7 +31,7 @@ from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, Right, TopicFacts, is_refused
 from keeplast.cluster.metadata_cache import PartitionCache, name_of
 from keeplast.cluster.storage_check import check_storage, newest_served
-from keeplast.config.settings import Settings
+from keeplast.config.effective_settings import Settings
 from keeplast.errors import RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.model.text import format_counted, shown_url
@@ -156,7 +156,11 @@ def _metadata_findings(
         return [], []
     with folding() as progressed:
         folded = fold_known(client, facts, facts.metadata_topic, log, progressed)
-    own = set() if log is None else _own_ids(log, facts.cluster_id)
+    own = (
+        set()
+        if log is None
+        else {name for each in log.partitions(facts.cluster_id) for name in known_ids(log, each)}
+    )
     names = {each.name for each in facts.topics}
     found = [*check_faults(folded.faults), *check_marks(folded.cache, names, own)]
     for topic in facts.topics:
@@ -167,11 +171,6 @@ def _metadata_findings(
         if any(each.segments or each.highest >= 0 for each in known):
             found += check_copied(topic, client.read_ranges(topic), known)
     return found, newest_served(folded.cache, names)
-
-
-def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:
-    """Return the segment ids that a decision log knows of a cluster."""
-    return {name for each in log.partitions(cluster_id) for name in known_ids(log, each)}
 
 
 def _unknown(client: ClusterClient, config: TopicConfig) -> list[Right]:

@@ -32,6 +32,7 @@ from keeplast.attach.rules.tombstone_removal import (
     settled_from,
     swap_settled_ms,
 )
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.reasons import (
     DueReason,
     NotCompacted,
@@ -39,13 +40,12 @@ from keeplast.cleaner.reasons import (
     TombstoneRemoval,
     TombstonesStay,
 )
-from keeplast.cleaner.section import LogFigures
 from keeplast.clock import utc_text
 from keeplast.cluster.check import check_cluster, check_topic
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
-from keeplast.config.settings import Settings
+from keeplast.config.effective_settings import Settings
 from keeplast.errors import CompactionError
 from keeplast.format.remote_log_metadata import TopicIdPartition
 from keeplast.model.partition import INT64_MAX, LogRegion, TopicPartition

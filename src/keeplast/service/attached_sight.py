@@ -39,7 +39,7 @@ from keeplast.cluster.metadata_log import (
     digest_of,
     fold_metadata,
 )
-from keeplast.config.settings import Settings
+from keeplast.config.effective_settings import Settings
 from keeplast.errors import CompactionError, InvalidError, RefusedError, error_text
 from keeplast.format.identifier import metadata_partition
 from keeplast.model.partition import TopicPartition
@@ -192,11 +192,9 @@ class WatchedCluster(LiveCluster, GroupCluster, Protocol):
 
     def read_cluster_id(self) -> str:
         """Return which cluster it is."""
-        ...
 
     def read_topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
         """Return the ids of those of ``topics`` that there are."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

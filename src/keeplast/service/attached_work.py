@@ -25,7 +25,7 @@ from keeplast.attach.held.stored_segment import check_stored
 from keeplast.attach.rounds.attached_place import Allowance, DaySum
 from keeplast.attach.rounds.round import RoundWish, clean_attached, clean_to, margin_of
 from keeplast.attach.upkeep.replaced_segments import CollectedSources, collect
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.clock import Clock
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.paced import PacedLayout

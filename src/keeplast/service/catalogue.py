@@ -43,14 +43,12 @@ class HelpEntry:
     parts: tuple[tuple[str, str], ...]
 
 
-def read_entries() -> dict[str, dict[str, str]]:
-    """Return the catalogue of messages: title, cause, safe and do of each code."""
-    return tomllib.loads((resources.files("keeplast") / "messages.toml").read_text("utf-8"))
+def read_entries(name: str = "messages") -> dict[str, dict[str, str]]:
+    """Return the catalogue of messages: title, cause, safe and do of each code.
 
-
-def read_glossary() -> dict[str, dict[str, str]]:
-    """Return what each word of each part of the glossary means."""
-    return tomllib.loads((resources.files("keeplast") / "glossary.toml").read_text("utf-8"))
+    ``glossary`` is the other one: what each word of each part of the glossary means.
+    """
+    return tomllib.loads((resources.files("keeplast") / f"{name}.toml").read_text("utf-8"))
 
 
 def help_name(words: str) -> str:
@@ -62,7 +60,7 @@ def help_name(words: str) -> str:
 def help_entries() -> Mapping[str, HelpEntry]:
     """Return every page of help by its address, the words first; read once."""
     found: dict[str, HelpEntry] = {}
-    for area, words in read_glossary().items():
+    for area, words in read_entries("glossary").items():
         for word, meaning in words.items():
             names = list(_NAMES.finditer(word))
             # What several words mean is said of all of them, in their order.

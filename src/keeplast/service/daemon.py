@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from keeplast.cleaner.selection import Candidate, Choice, Order, choose
+from keeplast.cleaner.log_order import Candidate, Choice, Order, choose
 from keeplast.clock import Clock
 from keeplast.errors import (
     CompactionError,
@@ -217,74 +217,58 @@ class Work(Protocol):
     @property
     def place(self) -> Path | str:
         """Return the name of where the partitions are."""
-        ...
 
     @property
     def slots(self) -> int:
         """Return how many rounds are done at once."""
-        ...
 
     @property
     def ledger(self) -> TurnLedger:
         """Return what is known of each partition, as of the last look and of later rounds."""
-        ...
 
     @property
     def tier_totals(self) -> TierTotals | None:
         """Return what was moved to and from a store since the start, None without one."""
-        ...
 
     @property
     def directory_look(self) -> DirectoryLook | None:
         """Return the last look at a directory when a console watches, else None."""
-        ...
 
     def holding(self) -> AbstractContextManager[object]:
         """Return what is held from the first look to the end of the last round."""
-        ...
 
     def stop(self) -> None:
         """End rounds at their next safe point; a signal handler calls it."""
-        ...
 
     def begin(self) -> None:
         """Read what an earlier run has left."""
-        ...
 
     def refresh(self) -> None:
         """Read settings and list partitions again, before each turn."""
-        ...
 
     def grant(self, wish: Wish) -> None:
         """Write down what was asked for, and see to it; between two turns."""
-        ...
 
     def look(self) -> None:
         """Find out what can be done."""
-        ...
 
     def candidates(self) -> Sequence[Candidate]:
         """Return the partitions that are due for a round, as of the last look."""
-        ...
 
     def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
         """Do a round of each chosen partition; returns those whose round ended."""
-        ...
 
     def settle(self) -> bool:
         """Do what follows the rounds: expire, and whatever else is to be removed.
 
         Returns whether facts are others by now.
         """
-        ...
 
     def forget(self) -> None:
         """Look at everything again after a pause."""
-        ...
 
     def refused(self) -> Mapping[TopicPartition, Exception]:
         """Return the partitions that cannot be worked on because of how they are set up."""
-        ...
 
 
 class Daemon:

@@ -12,6 +12,7 @@ from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.stages import LogHeaders, scan_headers
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
 from keeplast.service.console.searches import MEMORY_BYTES, HeaderScanner, KeyFinder
@@ -19,7 +20,6 @@ from keeplast.service.console.view import Looked, Watcher
 from keeplast.service.directory_answer import answer_from_directory
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.place_loop import PlaceView, ViewTerms
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import look_at_directory
 
 
@@ -37,7 +37,7 @@ def directory_view(
         selection = select_partitions(data_dir, files, scope, sources)
         return Looked(look_at_directory(selection, files, terms.clock.now_ms()))
 
-    shelf = terms.shelf(files, root / FILE_NAME)
+    shelf = terms.shelf(files, root / RECEIPTS_NAME)
     return PlaceView(
         watcher=Watcher(
             str(root), look, terms.clock, files, shelf, endures=terms.endures, second=terms.endures

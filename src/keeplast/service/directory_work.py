@@ -15,12 +15,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from keeplast.cleaner.selection import Candidate, Choice
+from keeplast.cleaner.log_order import Candidate, Choice
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.inspect.status import LogStatus
 from keeplast.log.files import FileSystem
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
@@ -40,7 +41,7 @@ from keeplast.service.look import (
     look_at,
     recovered_words,
 )
-from keeplast.service.receipts import receipts_file, with_room
+from keeplast.service.receipts import with_room
 from keeplast.service.schedule import (
     FAILING_NAME,
     LOOK_MS_MIN,
@@ -236,9 +237,7 @@ class DirectoryWork:
     def _receipts(self) -> Path:
         """Return the file that the next lines are appended to, which has room."""
         settings = self._settings
-        if settings.receipt is None:
-            return receipts_file(self._files, settings.root)
-        return with_room(self._files, settings.receipt)
+        return with_room(self._files, settings.receipt or settings.root / RECEIPTS_NAME)
 
     def look(self) -> None:
         """Find out what can be done; what cannot be looked at is set aside or waits.

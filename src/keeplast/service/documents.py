@@ -9,21 +9,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from keeplast.cleaner.section import LogFigures
 from keeplast.errors import code_in, code_of, error_text
-from keeplast.inspect.stages import StageCounts, Stages
-from keeplast.inspect.status import LogStatus
 from keeplast.model.document import shown_fields
-from keeplast.model.hold import Hold
-from keeplast.service.schedule import SetAside
-from keeplast.service.status import PartitionStatus, PlaceStatus
 from keeplast.survey.wording import reason_code, sentences
 
 if TYPE_CHECKING:
-    from keeplast.inspect.stages import LogHeaders
+    from keeplast.cleaner.dirty_section import LogFigures
+    from keeplast.inspect.stages import LogHeaders, StageCounts, Stages
+    from keeplast.inspect.status import LogStatus
+    from keeplast.model.hold import Hold
     from keeplast.service.attached_outlook import PartitionOutlook
     from keeplast.service.attached_status import AttachedStatus
+    from keeplast.service.schedule import SetAside
     from keeplast.service.snapshot import PartitionFacts
+    from keeplast.service.status import PartitionStatus, PlaceStatus
     from keeplast.store.status import TierStatus
 
 PARTITIONS = "partitions"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from keeplast.cleaner.section import LogFigures
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats
 from keeplast.service.live import Control

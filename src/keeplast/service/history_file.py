@@ -143,6 +143,12 @@ class PlaceHistory:
             self._history.add(done, now_ms)
         before, self._written = self._written, now_ms // SPANS[0].slot_ms
         if self.path is not None and (ends or before != self._written):
+            is_there = self._seen is not None and self._files.exists(self.path)
+            if is_there and self._files.stat(self.path) != self._seen:
+                self._warned(
+                    f"another loop keeps its history in {self.path.name} too: that of the last one "
+                    "to write counts; give each loop a receipt file of its own"
+                )
             try:
                 self._files.write_durable(self.path, self._history.encode())
             except OSError:
@@ -150,6 +156,7 @@ class PlaceHistory:
                 with contextlib.suppress(OSError):
                     self._files.unlink(self.path.with_name(f"{self.path.name}.tmp"))
                 raise
+            self._seen = self._files.stat(self.path)
 
     def _begin(self) -> None:
         """Read what earlier loops kept, or where they kept nothing what their receipts say."""

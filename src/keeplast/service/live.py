@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.clock import Clock
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
@@ -108,15 +108,12 @@ class TurnNarrator(Protocol):
 
     def chosen(self, choices: Sequence[Choice]) -> None:
         """Say which partitions are next, and why."""
-        ...
 
     def idle(self, snapshot: Snapshot, seconds: float) -> None:
         """Say that nothing is worth a round, and when the next look is."""
-        ...
 
     def warned(self, message: str) -> None:
         """Say something else the user should know."""
-        ...
 
 
 class Narrator(Protocol):
@@ -124,19 +121,15 @@ class Narrator(Protocol):
 
     def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
         """Say which segments retention or the log start let go."""
-        ...
 
     def set_aside(self, partition: TopicPartition, reason: str) -> None:
         """Say that a partition will not be cleaned any more."""
-        ...
 
     def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
         """Say that something failed and will be tried again."""
-        ...
 
     def warned(self, message: str) -> None:
         """Say something else the user should know."""
-        ...
 
 
 class TierNarrator(Narrator, Protocol):
@@ -144,27 +137,21 @@ class TierNarrator(Narrator, Protocol):
 
     def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         """Say what a partition has gained."""
-        ...
 
     def replaced(self, partition: TopicPartition, reason: str) -> None:
         """Say that all of a partition was copied again, and why."""
-        ...
 
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         """Say what was removed from the object store."""
-        ...
 
     def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         """Say what local retention has removed from this host's disk."""
-        ...
 
     def stands(self, partition: TopicPartition, words: str) -> None:
         """Say whether this host leads a partition, or whom it follows."""
-        ...
 
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         """Say that another host owns a partition, and that it is left to that one."""
-        ...
 
 
 class RunNarrator(TurnNarrator, Events, Protocol):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import delay_ms
+from keeplast.cleaner.dirty_section import delay_ms
 from keeplast.cleaner.reasons import DueReason, NothingBelow
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, error_text

@@ -29,8 +29,8 @@ from typing import TypeVar
 
 from keeplast.clock import SystemClock, time_text
 from keeplast.columns import kernel
+from keeplast.config.effective_settings import PolicyOrigin
 from keeplast.config.layers import SettingSources
-from keeplast.config.settings import PolicyOrigin
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError, error_text, installing
 from keeplast.format.filename import LOG
@@ -39,9 +39,9 @@ from keeplast.log.data_directory import DataDirectory, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import is_locked
 from keeplast.log.paths import is_object_path, missing_right, right_words, shown, user_name
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.model.text import format_bytes, format_counted, without_secrets
 from keeplast.run.foresight import usable_bytes
-from keeplast.service.receipts import FILE_NAME
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.wording import sentences
 
@@ -228,7 +228,7 @@ def _disk(directory: DataDirectory, files: FileSystem) -> PartCheck:
 def _clock(directory: DataDirectory, files: FileSystem) -> PartCheck:
     """Compare this host's clock with the newest receipt of the directory."""
     now_ms = SystemClock().now_ms()
-    notes = sentences(clock_notes(files, directory.root / FILE_NAME, now_ms))
+    notes = sentences(clock_notes(files, directory.root / RECEIPTS_NAME, now_ms))
     if notes:
         return PartCheck("clock", CheckState.WARNING, "; ".join(notes))
     return PartCheck("clock", CheckState.OK, f"{time_text(now_ms)[:19]}, by this host")

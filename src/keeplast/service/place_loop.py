@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.clock import Clock, SystemClock
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem

@@ -17,7 +17,7 @@ from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import INT64_MAX, TopicPartition, delete_horizon
 from keeplast.model.text import format_counted
-from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
+from keeplast.run.receipt import previous_receipts
 from keeplast.service.status import LastRound, last_round_of
 from keeplast.survey.receipt_book import (
     ActionReceipt,
@@ -105,8 +105,7 @@ class ReceiptShelf:
         """Return the files, the older one first; they need not be there."""
         if self._path is None:
             return ()
-        older = PREVIOUS_NAME if self._path.name == FILE_NAME else f"{self._path.name}.1"
-        return (self._path.with_name(older), self._path)
+        return (previous_receipts(self._path), self._path)
 
     def lines(self) -> tuple[ReceiptLine, ...]:
         """Return the newest lines, oldest first; a verdict is shown with the rounds it is of."""
@@ -117,10 +116,6 @@ class ReceiptShelf:
                     for line, verdict in beside_rounds(self._lines, lambda line: line.subject)
                 )
             return self._shown
-
-    def of(self, partition: TopicPartition) -> tuple[ReceiptLine, ...]:
-        """Return those of one partition."""
-        return tuple(each for each in self.lines() if each.partition == partition)
 
     def refresh(self) -> Mapping[TopicPartition, LastRound]:
         """Read what was appended; returns the newest round of each partition. Raises OSError.

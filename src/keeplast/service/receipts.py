@@ -19,16 +19,7 @@ from keeplast.run.receipt import Receipt, append_receipt, previous_receipts
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.wording import sentences
 
-FILE_NAME = "keeplast-receipts"
-PREVIOUS_NAME = "keeplast-receipts.1"
-
-
 BYTES_MAX = 64 << 20
-
-
-def receipts_file(files: FileSystem, root: Path, bytes_max: int = BYTES_MAX) -> Path:
-    """Return the file that the next rounds append to; a full one is put aside first."""
-    return with_room(files, root / FILE_NAME, bytes_max)
 
 
 def open_receipt(path: Path | None, warned: Callable[[str], None]) -> Receipt | None:
@@ -65,7 +56,7 @@ def receipt_to(
 
 
 def with_room(files: FileSystem, path: Path, bytes_max: int = BYTES_MAX) -> Path:
-    """Return ``path``, once a full file of that name was put aside."""
+    """Return ``path``, which the next rounds append to; a full file is put aside first."""
     if files.exists(path) and files.stat(path).size_bytes >= bytes_max:
         files.rename(path, previous_receipts(path))
         files.fsync_directory(path.parent)

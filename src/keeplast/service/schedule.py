@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.cleanable_range import CleanableRange
 from keeplast.cleaner.erasure import Pace
 from keeplast.errors import (
     CompactionError,

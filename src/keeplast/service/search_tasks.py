@@ -33,7 +33,6 @@ class SearchRunner(Protocol):
         names: Sequence[object] = (),
     ) -> Iterator[Result]:
         """Yield ``work`` of every item; every host must see ``roots``, ``names`` are shown."""
-        ...
 
 
 class AskableLog(Protocol):
@@ -42,7 +41,6 @@ class AskableLog(Protocol):
     @property
     def partition(self) -> TopicPartition:
         """Return which one it is."""
-        ...
 
 
 Log = TypeVar("Log", bound=AskableLog)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import Pace
-from keeplast.cleaner.section import LogFigures
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
+from keeplast.config.effective_settings import Settings
 from keeplast.config.selection import Selection
-from keeplast.config.settings import Settings
 from keeplast.errors import CorruptError
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_statuses
 from keeplast.log.files import FileSystem
@@ -81,7 +81,7 @@ def look_at_directory(
     files: FileSystem,
     now_ms: int,
     *,
-    tombstones: TombstoneReading = TombstoneReading.SKIP,
+    tombstones: TombstoneReading | None = TombstoneReading.SKIP,
     round_seconds: float | None = None,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
@@ -89,8 +89,9 @@ def look_at_directory(
 ) -> DirectoryLook:
     """Look at the chosen partitions, without the lock; errors are those of the directory itself.
 
-    ``planned`` and ``progressed`` hear of the bytes that counting tombstones goes through.
-    ``brokers`` read what consumer groups have committed, None where files do.
+    ``tombstones`` None reads headers, as is usual. ``planned`` and ``progressed`` hear of the bytes
+    that counting tombstones goes through. ``brokers`` read what consumer groups have committed,
+    None where files do.
     """
     root, settings = selection.directory.root, selection.settings
     cleaner = settings.cleaner_config()
@@ -101,7 +102,8 @@ def look_at_directory(
     marks = _marks(files, root, FILE_NAME, warnings)
     failures = _marks(files, root, FAILING_NAME, warnings)
     sizes = find_sizes(selection.directory, files)
-    if tombstones is not TombstoneReading.SKIP:
+    reading = tombstones or TombstoneReading.HEADERS
+    if reading is not TombstoneReading.SKIP:
         planned(sum(sizes[each.partition] for each in selection.partitions))
     found = find_statuses(
         request,
@@ -109,7 +111,7 @@ def look_at_directory(
         files,
         now_ms,
         timestamp_ahead_max_ms=lambda topic: find_timestamp_ahead_max(settings, topic),
-        tombstones=tombstones,
+        tombstones=reading,
         progressed=progressed,
         brokers=brokers,
     )
@@ -248,7 +250,6 @@ class Observer(Protocol):
 
     def published(self, snapshot: Snapshot) -> None:
         """Take what is known after a look, and again after the rounds that it led to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,22 +18,22 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keeplast.cleaner.eligibility import CleanableRange, find_hold
+from keeplast.cleaner.cleanable_range import CleanableRange, find_hold
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
 from keeplast.cleaner.reasons import Decision, DueReason, HoldLimit, NothingBelow
-from keeplast.cleaner.section import LogFigures
 from keeplast.clock import SystemClock
 from keeplast.config.definitions import BY_KEY
-from keeplast.config.settings import Settings
+from keeplast.config.effective_settings import Settings
 from keeplast.errors import InterruptedSwapError, error_text
 from keeplast.format.filename import LOG, parse_segment_file
 from keeplast.inspect.status import ErasedBy, LogStatus, TombstoneReading
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory
 from keeplast.log.files import FileSystem
 from keeplast.log.paths import child_path
+from keeplast.log.root_files import PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME
 from keeplast.model.hold import GroupReader
 from keeplast.model.partition import INT64_MAX, TopicPartition
-from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.schedule import SetAside, is_about
 from keeplast.survey.receipt_book import (
     Entry,
@@ -350,7 +350,7 @@ def read_kept_entries(files: FileSystem, root: Path, given: Path | None) -> tupl
     """
     if given is not None:
         return read_entries(given, files) if files.exists(given) else ()
-    paths = [root / name for name in (PREVIOUS_NAME, FILE_NAME)]
+    paths = [root / name for name in (PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME)]
     return tuple(
         entry
         for path in paths
@@ -379,16 +379,15 @@ def find_last_rounds(entries: Iterable[Entry]) -> dict[TopicPartition, LastRound
 
 
 def find_sizes(
-    directory: DataDirectory, files: FileSystem, known: Mapping[TopicPartition, int] | None = None
+    directory: DataDirectory, files: FileSystem, known: Mapping[TopicPartition, int] = {}
 ) -> dict[TopicPartition, int]:
     """Return the bytes of every log in the directory that a daemon may have to clean.
 
     Those in ``known`` are not measured again.
     """
-    sizes = {} if known is None else known
     return {
-        entry.partition: sizes[entry.partition]
-        if entry.partition in sizes
+        entry.partition: known[entry.partition]
+        if entry.partition in known
         else _size_bytes(entry.path, files)
         for entry in directory.partitions
         if entry.mark is None and entry.partition.topic != METADATA_TOPIC

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.reasons import DueReason, NotCompacted, NothingBelow
-from keeplast.cleaner.section import LogFigures
 from keeplast.errors import CompactionError, UnavailableError, error_text
 from keeplast.inspect.status import ErasedBy
 from keeplast.model.partition import TopicPartition

@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.cleaner.settings import hazards_of
 from keeplast.clock import Clock
 from keeplast.errors import (

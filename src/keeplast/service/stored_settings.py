@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import PartitionChoice, SettingSources, flags_layer, read_broker_config
 from keeplast.config.mapping import BROKER_POLICY, KEPT_SOURCE
 from keeplast.config.setting_rows import of_the_cleaner
-from keeplast.config.settings import Settings
 from keeplast.config.sources import read_layers
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.files import FileSystem

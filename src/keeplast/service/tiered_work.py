@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from keeplast.cleaner.selection import Candidate
+from keeplast.cleaner.log_order import Candidate
 from keeplast.clock import Clock
 from keeplast.errors import (
     CommitUnknownError,
@@ -56,7 +56,6 @@ class TieredFinding(Protocol):
     @property
     def look(self) -> Look:
         """Return whether a round is worth it, and its figures."""
-        ...
 
 
 FindingT = TypeVar("FindingT", bound=TieredFinding)

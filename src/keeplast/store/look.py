@@ -28,12 +28,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import (
+from keeplast.cleaner.cleanable_range import (
     CleanableRange,
     FirstDirty,
     find_expired_bound,
     find_first_uncleanable,
     find_hold,
+)
+from keeplast.cleaner.dirty_section import (
+    DirtySection,
+    LogFigures,
+    due_reason,
+    figures_of,
+    find_dirty_section,
+    skip_reason,
 )
 from keeplast.cleaner.reasons import (
     AllCopiedClean,
@@ -41,14 +49,6 @@ from keeplast.cleaner.reasons import (
     DueReason,
     NotCompacted,
     NothingCopied,
-)
-from keeplast.cleaner.section import (
-    DirtySection,
-    LogFigures,
-    due_reason,
-    figures_of,
-    find_dirty_section,
-    skip_reason,
 )
 from keeplast.cleaner.settings import INTERNAL_TOPICS
 from keeplast.errors import CorruptError

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import (
+from keeplast.cleaner.cleanable_range import (
     CleanableRange,
     find_cleanable_range,
     find_first_uncleanable,

@@ -89,7 +89,7 @@ GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
 Progressed = Callable[[int], None]
 
 
-def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
+def own_threads(files: FileSystem) -> AbstractContextManager[Runner]:
     """Give a runner of this process's threads for a round."""
     return LocalRunner()
 
@@ -358,7 +358,7 @@ class TieredStore:
     def clean(
         self,
         partition: TopicPartition,
-        runner_for: RunnerFor = _threads,
+        runner_for: RunnerFor = own_threads,
         *,
         cleaner: CleanerConfig = CLEANER_DEFAULT,
         progressed: Progressed = lambda _: None,
@@ -457,7 +457,7 @@ class TieredStore:
         self,
         partition: TopicPartition,
         changes: Mapping[str, str | None],
-        runner_for: RunnerFor = _threads,
+        runner_for: RunnerFor = own_threads,
         *,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
         progressed: Progressed = lambda _: None,
@@ -480,7 +480,7 @@ class TieredStore:
         self,
         partition: TopicPartition,
         changes: Mapping[str, str | None],
-        runner_for: RunnerFor = _threads,
+        runner_for: RunnerFor = own_threads,
         *,
         drops_keyless: bool = False,
         takes_over: bool = False,

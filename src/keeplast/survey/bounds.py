@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import FirstUncleanable, find_cleanable_range
+from keeplast.cleaner.cleanable_range import FirstUncleanable, find_cleanable_range
 from keeplast.errors import CompactionError, Despite, RefusedError
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
@@ -33,27 +33,14 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.wording import lift_words
 
 
-def clock_lifts(given_ms: int | None, clock_ms: int) -> tuple[Lift, ...]:
-    """Say what a clock in the future lifts: horizons, lags and retention end early."""
-    return _above(GivenOption.NOW, given_ms, clock_ms)
+def lifts_above(option: GivenOption, given: int | None, actual: int) -> tuple[Lift, ...]:
+    """Say what a value above the actual one lifts.
 
-
-def log_start_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
-    """Say what a log start above the actual one lifts: what lies between is taken for deleted."""
-    return _above(GivenOption.LOG_START, given, actual)
-
-
-def watermark_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
-    """Say what a high watermark above the actual one lifts.
-
-    One beyond the log end too: it is of another log, or a mistake in writing.
+    With a clock in the future horizons, lags and retention end early. What lies between is taken
+    for deleted with a log start, and stays unclean with a first dirty offset. A high watermark
+    beyond the log end lifts too: it is of another log, or a mistake in writing.
     """
-    return _above(GivenOption.HIGH_WATERMARK, given, actual)
-
-
-def first_dirty_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
-    """Say what a first dirty offset above the actual one lifts: what lies between stays unclean."""
-    return _above(GivenOption.FIRST_DIRTY, given, actual)
+    return () if given is None or given <= actual else (Lift(option, given, actual),)
 
 
 def uncleanable_lifts(
@@ -76,10 +63,6 @@ def uncleanable_lifts(
     if bound <= actual_bound:
         return ()
     return (Lift(GivenOption.UNCLEANABLE, given, actual.offset, actual.limit),)
-
-
-def _above(option: GivenOption, given: int | None, actual: int) -> tuple[Lift, ...]:
-    return () if given is None or given <= actual else (Lift(option, given, actual),)
 
 
 def check_lifts(lifts: Sequence[Lift], request: CleanRequest, where: object) -> None:
@@ -181,8 +164,8 @@ def find_bounds(
         log_start,
         min(max(watermark, log_start), tail.log_end),
         (
-            *log_start_lifts(request.log_start_offset, actual_start),
-            *watermark_lifts(request.high_watermark, actual),
+            *lifts_above(GivenOption.LOG_START, request.log_start_offset, actual_start),
+            *lifts_above(GivenOption.HIGH_WATERMARK, request.high_watermark, actual),
         ),
     )
 

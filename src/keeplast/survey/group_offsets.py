@@ -123,7 +123,6 @@ class ReaderOffsets(Protocol):
 
         ``checkpoints`` are those of the directory that the partition is in.
         """
-        ...
 
 
 class GroupOffsets:

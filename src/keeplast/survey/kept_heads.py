@@ -33,23 +33,18 @@ class HeadFacts(Protocol):
     @property
     def host(self) -> str:
         """Return the host of the process that makes facts here."""
-        ...
 
     def find(self, key: str) -> str | None:
         """Return a fact, None when it has not been made."""
-        ...
 
     def under(self, prefix: str, most: int) -> dict[str, str]:
         """Return the facts whose keys begin with ``prefix``, the first ``most`` of them."""
-        ...
 
     def made(self, key: str, make: Callable[[], str]) -> str:
         """Return a fact; ``make`` gives it the first time."""
-        ...
 
     def raise_to(self, anchor: tuple[str, str]) -> None:
         """Raise a fact that is there to a greater text."""
-        ...
 
 
 def anchor_of(facts: HeadFacts, line: bytes | None) -> tuple[str, str] | None:

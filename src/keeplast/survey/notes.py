@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import IdleRoll
+from keeplast.cleaner.cleanable_range import IdleRoll
 from keeplast.cleaner.reasons import Limit, SectionNote
 from keeplast.cleaner.retention import StaysNote
 from keeplast.model.hold import ReaderWait

@@ -372,23 +372,7 @@ def _join(earlier: dict[str, Any], wave: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _entry(document: dict[str, Any]) -> Entry:
-    if "action" in document:
-        return _action(document)
-    if "removal" in document:
-        return _removal(document)
-    if "collection" in document:
-        return _collection(document)
-    if "verdict" in document:
-        return _verdict(document)
-    if "undo" in document:
-        return _undo(document)
-    return _expiry(document) if "expiry" in document else _receipt(document)
-
-
 def _action(document: dict[str, Any]) -> ActionReceipt:
-    if document["version"] not in VERSIONS:
-        raise ValueError(f"version {document['version']}")
     found, topic = document["action"], document["topic"]
     return ActionReceipt(
         partition=None if topic is None else TopicPartition(str(topic), int(document["partition"])),
@@ -399,8 +383,6 @@ def _action(document: dict[str, Any]) -> ActionReceipt:
 
 
 def _removal(document: dict[str, Any]) -> RemovalReceipt:
-    if document["version"] not in VERSIONS:
-        raise ValueError(f"version {document['version']}")
     found = document["removal"]
     return RemovalReceipt(
         partition=TopicPartition(str(document["topic"]), int(document["partition"])),
@@ -412,8 +394,6 @@ def _removal(document: dict[str, Any]) -> RemovalReceipt:
 
 
 def _collection(document: dict[str, Any]) -> CollectionReceipt:
-    if document["version"] not in VERSIONS:
-        raise ValueError(f"version {document['version']}")
     found = document["collection"]
     return CollectionReceipt(
         partition=TopicPartition(str(document["topic"]), int(document["partition"])),
@@ -427,8 +407,6 @@ def _collection(document: dict[str, Any]) -> CollectionReceipt:
 
 
 def _undo(document: dict[str, Any]) -> UndoReceipt:
-    if document["version"] not in VERSIONS:
-        raise ValueError(f"version {document['version']}")
     found = document["undo"]
     replaced, restored = (
         [int(segment["bytes"]) for segment in found[name]] for name in ("replaced", "restored")
@@ -445,8 +423,6 @@ def _undo(document: dict[str, Any]) -> UndoReceipt:
 
 
 def _verdict(document: dict[str, Any]) -> VerdictReceipt:
-    if document["version"] not in VERSIONS:
-        raise ValueError(f"version {document['version']}")
     found = document["verdict"]
     return VerdictReceipt(
         partition=TopicPartition(str(document["topic"]), int(document["partition"])),
@@ -462,8 +438,6 @@ def _verdict(document: dict[str, Any]) -> VerdictReceipt:
 
 
 def _expiry(document: dict[str, Any]) -> ExpiryReceipt:
-    if document["version"] not in VERSIONS:
-        raise ValueError(f"version {document['version']}")
     found = document["expiry"]
     return ExpiryReceipt(
         partition=TopicPartition(str(document["topic"]), int(document["partition"])),
@@ -476,8 +450,6 @@ def _expiry(document: dict[str, Any]) -> ExpiryReceipt:
 
 
 def _receipt(document: dict[str, Any]) -> RoundReceipt:
-    if document["version"] not in VERSIONS:
-        raise ValueError(f"version {document['version']}")
     config, found = document["config"], document["round"]
     producers = document.get("producers")
     return RoundReceipt(
@@ -515,6 +487,24 @@ def _receipt(document: dict[str, Any]) -> RoundReceipt:
         clean_to=None if document.get("clean_to") is None else int(document["clean_to"]),
         readers=read_wait(document.get("readers")),
     )
+
+
+_ENTRIES: dict[str, Callable[[dict[str, Any]], Entry]] = {
+    "action": _action,
+    "removal": _removal,
+    "collection": _collection,
+    "verdict": _verdict,
+    "undo": _undo,
+    "expiry": _expiry,
+}
+"""How a line is read that has this field; one without any is of a round."""
+
+
+def _entry(document: dict[str, Any]) -> Entry:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    read = next((_ENTRIES[name] for name in _ENTRIES if name in document), _receipt)
+    return read(document)
 
 
 CLOCK_MS_MIN = 1000

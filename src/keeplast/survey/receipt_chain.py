@@ -260,7 +260,7 @@ def check_kept(lines: Sequence[bytes], kept: Sequence[KeptChain]) -> ChainReport
     """
     found = check_chain(lines)
     head = found.head
-    chain = None if head is None else _chain_of(kept, head.chain_id)
+    chain = next((e for e in kept if head is not None and e.chain_id == head.chain_id), None)
     if chain is not None and chain.head is not None:
         found = check_chain(lines, chain.head)
     others = tuple(each for each in kept if each.head is not None and each is not chain)
@@ -276,10 +276,6 @@ def check_kept(lines: Sequence[bytes], kept: Sequence[KeptChain]) -> ChainReport
         what += "another store"
     problem = f"heads are kept of the lines of {named_chains(others)}, and {what}"
     return replace(found, problems=(problem, *found.problems)[:PROBLEMS_MAX])
-
-
-def _chain_of(kept: Sequence[KeptChain], chain_id: str) -> KeptChain | None:
-    return next((each for each in kept if each.chain_id == chain_id), None)
 
 
 def _is_next(link: ChainLink, kept: ChainHead) -> bool:

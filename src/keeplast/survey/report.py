@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from keeplast.cleaner.dirty_section import Dating
 from keeplast.cleaner.reasons import SkipReason
-from keeplast.cleaner.section import Dating
 from keeplast.errors import CorruptError, code_of, error_text
 from keeplast.model.document import document_of, shown_fields
 from keeplast.model.partition import TopicPartition

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.cleaner.settings import check_internal
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.partition import INT32_MAX, TopicPartition

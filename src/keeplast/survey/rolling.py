@@ -1,7 +1,7 @@
 """Leaves the active segment of a log before a round, or says that a round would.
 
 A segment with a torn tail stays: where it ends is recovery's business. Answers to
-:mod:`keeplast.cleaner.eligibility`, which decides when.
+:mod:`keeplast.cleaner.cleanable_range`, which decides when.
 
 A log's producers are followed from the newest snapshot to its end, with what they aborted. Only
 records above the snapshot are read for them, and headers alone. Answers to ``ProducerStateManager``
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keeplast.cleaner.eligibility import IdleRoll, find_idle_roll
+from keeplast.cleaner.cleanable_range import IdleRoll, find_idle_roll
 from keeplast.cleaner.plan import AbortedBySegment
 from keeplast.clock import Clock
 from keeplast.columns import batches as t

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.clock import Clock
 from keeplast.columns import batches as t
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
@@ -295,7 +295,7 @@ class _Sampling:
             ):
                 table = window.table
                 self._mark_aborted(section, window)
-                verdicts.select_indexed(table, 0, window.batches)
+                retained.select_indexed(table, 0, window.batches)
                 for part in self._workspace.slices(
                     window, piece.base_offset, self._hash_key, self._cache, keeps=False
                 ):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.cleaner.eligibility import (
+from keeplast.cleaner.cleanable_range import (
     FirstDirty,
     FirstUncleanable,
     find_expired_bound,
@@ -22,9 +22,7 @@ from keeplast.cleaner.eligibility import (
     find_kept_transaction,
     segments_between,
 )
-from keeplast.cleaner.plan import RoundPlan
-from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, HoldLimit, SkipReason
-from keeplast.cleaner.section import (
+from keeplast.cleaner.dirty_section import (
     DirtySection,
     LogFigures,
     dating_notes,
@@ -34,7 +32,9 @@ from keeplast.cleaner.section import (
     section_notes,
     skip_reason,
 )
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
+from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, HoldLimit, SkipReason
 from keeplast.cleaner.transactions import last_records
 from keeplast.errors import InvalidError
 from keeplast.format import producer_snapshot
@@ -69,13 +69,13 @@ from keeplast.survey.bounds import (
     Checkpoints,
     LogBounds,
     actual_log_start,
-    clock_lifts,
     find_bounds,
-    first_dirty_lifts,
+    lifts_above,
     uncleanable_lifts,
 )
 from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, find_wait
 from keeplast.survey.notes import (
+    GivenOption,
     Lift,
     Note,
     RebuiltIndexes,
@@ -246,9 +246,9 @@ def survey_partition(
         log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms, hold=hold
     )
     lifts = (
-        *clock_lifts(request.now_ms, now_ms if clock_ms is None else clock_ms),
+        *lifts_above(GivenOption.NOW, request.now_ms, now_ms if clock_ms is None else clock_ms),
         *log.bounds.lifts,
-        *first_dirty_lifts(request.first_dirty_offset, clean_to.offset),
+        *lifts_above(GivenOption.FIRST_DIRTY, request.first_dirty_offset, clean_to.offset),
         *uncleanable_lifts(
             request.uncleanable_offset, segments, uncleanable, first_dirty=first_dirty.offset
         ),

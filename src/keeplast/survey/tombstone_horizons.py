@@ -121,7 +121,7 @@ def examination_of(plan: RoundPlan) -> Examination:
     """Return what is remembered of a round that has done all of ``plan``.
 
     Where versions rank, a round for new records leaves each tombstone that has a dirty record of
-    its key, itself too (:func:`keeplast.columns.verdicts.may_expire`). So it has judged none.
+    its key, itself too (:func:`keeplast.columns.retained.may_expire`). So it has judged none.
     """
     topic = plan.topic
     is_ranked = topic.strategy is not Strategy.OFFSET and not topic.keep_versioned_tombstones
@@ -135,7 +135,6 @@ class ExpiredBook(Protocol):
 
     def expired(self, path: Path, segments: Sequence[SegmentFiles], now: Examination) -> Expired:
         """Return what a round could remove from ``segments`` now."""
-        ...
 
 
 _File = tuple[int, int, int, int]

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from keeplast.cleaner import reasons as r
 from keeplast.cleaner import retention as e
-from keeplast.cleaner.eligibility import IdleRoll
+from keeplast.cleaner.cleanable_range import IdleRoll
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
 from keeplast.cleaner.reasons import (
     MAX_LAG,

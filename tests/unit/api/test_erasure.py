@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,15 +21,10 @@ from keeplast.service.erasure.certificate_check import CertificateStanding
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world
 from tests.support.key_pair import OperatorFiles, write_operator_files
-from tests.support.placed_logs import ANNA, BEN, HASH_KEY, take_in, write_directory
+from tests.support.placed_logs import ANNA, BEN, HASH_KEY, take_in
 from tests.support.small_log import batch
 from tests.support.travelling import Travelling
 from tests.support.verified_world import VerifiedWorld
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return write_directory(tmp_path / "data")
 
 
 @pytest.fixture(params=["directory", "store"])
@@ -110,10 +106,9 @@ def test_requests_in_a_file_of_their_own_are_named_in_the_place(
 def test_a_list_that_cannot_be_written_is_said_and_the_request_is_kept(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(erasure_book, "name_elsewhere", refuse)
+    monkeypatch.setattr(
+        erasure_book, "name_elsewhere", Mock(side_effect=OSError(30, "Read-only file system"))
+    )
     file = tmp_path / "requests"
     found = keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"], requests=file)
     assert found.requests == keeplast.erasure_requests(data, requests=file)

@@ -19,15 +19,10 @@ from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world, end_of, state_up_to
 from tests.support.committed_offsets import commit_offsets
 from tests.support.heard_export import HeardExport
-from tests.support.placed_logs import ANNA, BEN, FILLER, take_in, write_directory
+from tests.support.placed_logs import ANNA, BEN, FILLER, take_in
 from tests.support.verified_world import VerifiedWorld
 
 T0 = keeplast.TopicPartition("t", 0)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return write_directory(tmp_path / "data")
 
 
 @pytest.fixture(params=["path", "directory", "store"])

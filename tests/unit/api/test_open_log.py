@@ -28,8 +28,12 @@ def directory(tmp_path: Path) -> Path:
     )
 
 
-def test_segments_batches_and_records_in_log_order(directory: Path) -> None:
-    log = keeplast.open_log(directory)
+@pytest.fixture
+def log(directory: Path) -> keeplast.OpenLog:
+    return keeplast.open_log(directory)
+
+
+def test_segments_batches_and_records_in_log_order(log: keeplast.OpenLog) -> None:
     assert keeplast.TopicPartition("t", 0) == log.partition
     assert [(0, False), (2, False), (4, True)] == [
         (each.base_offset, each.is_active) for each in log.segments()
@@ -44,15 +48,15 @@ def test_segments_batches_and_records_in_log_order(directory: Path) -> None:
     ] == [(each.offset, each.key, each.value) for each in log.records()]
 
 
-def test_records_of_one_key_are_those_that_inspect_shows(directory: Path) -> None:
-    log = keeplast.open_log(directory)
+def test_records_of_one_key_are_those_that_inspect_shows(log: keeplast.OpenLog) -> None:
     assert [(1, b"2"), (3, None)] == [(e.offset, e.value) for e in log.records(key=b"b")]
     assert [3] == [each.offset for each in log.records(from_offset=2, key=b"b")]
     assert [] == list(log.records(key=b"nobody"))
 
 
-def test_a_key_that_is_no_bytes_is_refused_and_not_reported_as_absent(directory: Path) -> None:
-    log = keeplast.open_log(directory)
+def test_a_key_that_is_no_bytes_is_refused_and_not_reported_as_absent(
+    log: keeplast.OpenLog,
+) -> None:
     found = keeplast.explain_keys(log, COMPACT, [b"a"])
     assert [0, 2] == [each.record.offset for each in found[b"a"].records]
     for keys in (["a"], "a", b"a"):
@@ -65,8 +69,7 @@ def test_a_key_that_is_no_bytes_is_refused_and_not_reported_as_absent(directory:
 
 
 @pytest.mark.parametrize("offset", range(7))
-def test_reading_starts_at_an_offset(directory: Path, offset: int) -> None:
-    log = keeplast.open_log(directory)
+def test_reading_starts_at_an_offset(log: keeplast.OpenLog, offset: int) -> None:
     expected = list(range(offset, 5))
     assert expected == [record.offset for record in log.records(from_offset=offset)]
     assert expected == [each.base_offset for each in log.batches(from_offset=offset)]
@@ -104,8 +107,7 @@ def test_another_directory_than_a_partitions_is_invalid(tmp_path: Path) -> None:
             keeplast.open_log(tmp_path / name)
 
 
-def test_a_plan_changes_nothing_and_a_clean_does_it(directory: Path) -> None:
-    log = keeplast.open_log(directory)
+def test_a_plan_changes_nothing_and_a_clean_does_it(log: keeplast.OpenLog, directory: Path) -> None:
     before = sorted((p.name, p.read_bytes()) for p in directory.iterdir())
     planned = log.plan(COMPACT, exact=True, now_ms=EPOCH_MS, cores=1).rounds[-1]
     assert before == sorted((p.name, p.read_bytes()) for p in directory.iterdir())

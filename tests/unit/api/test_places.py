@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,16 +22,11 @@ from keeplast.service.erasure.directory_erasing import AskedErasure
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world
-from tests.support.placed_logs import ANNA, BEN, take_in, write_directory
+from tests.support.placed_logs import ANNA, BEN, take_in
 from tests.support.travelling import Travelling
 from tests.support.verified_world import VerifiedWorld
 
 WEEK_MS = 7 * 86_400_000
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return write_directory(tmp_path / "data")
 
 
 @pytest.fixture
@@ -88,11 +84,8 @@ def test_progress_is_heard_and_ends_the_search(place: AskedPlace | Path) -> None
     keeplast.explain_place(place, key=ANNA, planned=planned.append, progressed=heard.append)
     assert 0 < sum(heard) <= sum(planned)
 
-    def stop(read_bytes: int) -> None:
-        raise StoppedError("enough")
-
     with pytest.raises(StoppedError, match="enough"):
-        keeplast.explain_place(place, key=ANNA, progressed=stop)
+        keeplast.explain_place(place, key=ANNA, progressed=Mock(side_effect=StoppedError("enough")))
 
 
 def test_tasks_find_what_this_process_does(place: AskedPlace | Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -85,13 +86,11 @@ def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch: pytest.Monke
 
 
 def test_a_data_frame_is_what_pandas_makes_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> object:
-        raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
-
     found = live(Record(0, MS, b"a", b"1"))
     frame = object()
     monkeypatch.setattr(found, "to_arrow", lambda: SimpleNamespace(to_pandas=lambda: frame))
     assert frame is found.to_pandas()
+    missing = Mock(side_effect=ModuleNotFoundError("No module named 'pandas'", name="pandas"))
     monkeypatch.setattr(found, "to_arrow", lambda: SimpleNamespace(to_pandas=missing))
     with pytest.raises(InvalidError, match="pip install pandas"):
         found.to_pandas()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.attach.held.publication import Publisher
 from tests.support.attached_world import AttachedWorld
 
 
@@ -15,3 +16,8 @@ from tests.support.attached_world import AttachedWorld
 def world(tmp_path: Path) -> Iterator[AttachedWorld]:
     with closing(AttachedWorld(tmp_path)) as made:
         yield made
+
+
+@pytest.fixture
+def publisher(world: AttachedWorld) -> Publisher:
+    return world.claim()

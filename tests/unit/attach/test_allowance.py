@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rounds.attached_place import DAY_MS, Allowance, DaySum
 from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.errors import StoppedError
@@ -24,8 +25,9 @@ def spent(world: AttachedWorld, cluster_id: str = CLUSTER_ID) -> DaySum:
     return Allowance(world.log(), cluster_id, DaySum(1, 1)).spent()
 
 
-def test_a_swap_counts_once_with_all_records_that_it_will_ever_cost(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_a_swap_counts_once_with_all_records_that_it_will_ever_cost(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     assert DaySum(0, 0) == spent(world)
     publisher.decide_and_publish(world.swap(publisher, 0, 2))
     before = len(world.cluster.values)
@@ -38,8 +40,9 @@ def test_a_swap_counts_once_with_all_records_that_it_will_ever_cost(world: Attac
     assert DaySum(0, 0) == spent(world, "another cluster")
 
 
-def test_announced_segments_that_were_taken_back_count_too(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_announced_segments_that_were_taken_back_count_too(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     before = len(world.cluster.values)
     world.write_output(publisher, world.served()[:2])
     publisher.close()
@@ -59,9 +62,8 @@ def test_after_a_day_it_counts_no_more(world: AttachedWorld) -> None:
 
 
 def test_a_round_waits_that_would_not_fit_and_one_too_large_for_any_day_begins_on_a_fresh_one(
-    world: AttachedWorld,
+    publisher: Publisher, world: AttachedWorld
 ) -> None:
-    publisher = world.claim()
     log = world.log()
     Allowance(log, CLUSTER_ID, DaySum(1, 10)).begin(1000)
     with pytest.raises(StoppedError, match="asked=2"):
@@ -79,8 +81,7 @@ def test_a_round_waits_that_would_not_fit_and_one_too_large_for_any_day_begins_o
     Allowance(log, CLUSTER_ID, DaySum(2, 10)).begin(2)
 
 
-def test_waits_are_reported_by_partition(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_waits_are_reported_by_partition(publisher: Publisher, world: AttachedWorld) -> None:
     log, row = world.log(), publisher.held.row_id
     assert {} == log.counts.waiting(CLUSTER_ID)
     swap = world.swap(publisher, 0, 2)

@@ -56,9 +56,7 @@ def write_log(root: Path, *, seed: int, transacts: bool = False) -> Path:
                 (sending.commit if dice.random() < 0.7 else sending.abort)()
             else:
                 log.append(*records)
-    log.roll()
-    log.close()
-    return log.directory
+    return log.finish()
 
 
 class Filtered:

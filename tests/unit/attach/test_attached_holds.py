@@ -8,6 +8,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,8 +45,7 @@ def make_world(tmp_path: Path) -> VerifiedWorld:
         if number and number % SEGMENT == 0:
             log.roll()
         log.append(NewRecord(b"%d" % (number % 5), b"%d" % number, START_MS + number))
-    log.roll()
-    log.close()
+    log.finish()
     made = VerifiedWorld(tmp_path, log.directory, LINEAGE[:1])
     made.cluster.log = replace(made.cluster.log, end=SEGMENTS * SEGMENT)
     return made
@@ -155,11 +155,8 @@ def test_a_point_that_a_round_has_passed_that_was_cut_short_is_refused(
     class CutError(Exception):
         """The process is over, behind what it has decided."""
 
-    def crash(*_: object, **named: object) -> None:
-        raise CutError
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DecisionLog, "mark_published", crash)
+        patch.setattr(DecisionLog, "mark_published", Mock(side_effect=CutError))
         with pytest.raises(CutError):
             clean(world)
     assert 0 == cleaned_to(world)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,9 +99,7 @@ def write_history(
     for each in (0, 1):
         if is_open[each]:
             sending[each].commit()
-    log.roll()
-    log.close()
-    return log.directory
+    return log.finish()
 
 
 def _versions(dice: random.Random, number: int) -> tuple[tuple[bytes, bytes | None], ...]:
@@ -268,8 +267,12 @@ def test_every_shape_leaves_the_same(tmp_path: Path, shape: Shape) -> None:
     assert logs[0] == logs[1]
 
 
-def test_a_second_round_takes_in_what_is_new_and_what_was_compacted(tmp_path: Path) -> None:
-    world = World(tmp_path)
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_second_round_takes_in_what_is_new_and_what_was_compacted(world: World) -> None:
     before, segments = world.tier.read().records(), world.tier.served()
     world.clean(margin=30_000)
     first = world.publisher.cleaned_to
@@ -282,8 +285,7 @@ def test_a_second_round_takes_in_what_is_new_and_what_was_compacted(tmp_path: Pa
     check_servable(world, segments, done)
 
 
-def test_a_clean_section_is_left_alone(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_clean_section_is_left_alone(world: World) -> None:
     world.clean(replace(TOPIC, segment_bytes=1 << 20))
     served = world.tier.served()
     report = world.clean(replace(TOPIC, segment_bytes=1 << 20), force=False)
@@ -292,8 +294,7 @@ def test_a_clean_section_is_left_alone(tmp_path: Path) -> None:
     assert (report.reason or "").startswith("nothing to clean: ")
 
 
-def test_tombstones_and_markers_stay_without_a_horizon(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_tombstones_and_markers_stay_without_a_horizon(world: World) -> None:
     old = world.tier.read()
     markers = [b.base_offset for b in old.batches if b.is_control]
     world.clean()
@@ -322,8 +323,7 @@ def test_records_without_a_key_are_refused_dropped_or_kept_as_asked(tmp_path: Pa
         assert expected == world.tier.read().records()
 
 
-def test_a_late_record_loses_by_timestamp(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_late_record_loses_by_timestamp(world: World) -> None:
     before = world.tier.read().records()
     done = world.clean(replace(TOPIC, strategy=Strategy.TIMESTAMP)).end_offset or 0
     best: dict[bytes, tuple[int, int]] = {}
@@ -392,10 +392,7 @@ def test_a_record_kept_by_its_version_in_an_earlier_round_stays_above_a_later_on
     assert kept == world.tier.read().records()
 
 
-def test_without_versions_a_round_by_header_leaves_what_one_by_offset_leaves(
-    tmp_path: Path,
-) -> None:
-    world = World(tmp_path)
+def test_without_versions_a_round_by_header_leaves_what_one_by_offset_leaves(world: World) -> None:
     before = world.tier.read().records()
     done = world.clean(BY_HEADER).end_offset or 0
     assert by_key_law(before, done) == world.tier.read().records()
@@ -425,16 +422,16 @@ def test_a_round_that_fails_leaves_what_was_decided_and_nothing_else(
 
 
 def test_no_log_that_a_task_could_not_finish_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AT-34."""
-    world = World(tmp_path)
     ids = world.tier.ids()
 
-    def fails(*_: object) -> None:
-        raise UnavailableError("the store has gone")
-
-    monkeypatch.setattr(type(world.tier.layout), "complete", fails)
+    monkeypatch.setattr(
+        type(world.tier.layout),
+        "complete",
+        Mock(side_effect=UnavailableError("the store has gone")),
+    )
     with pytest.raises(UnavailableError):
         world.clean()
     assert ids == world.tier.ids()
@@ -442,10 +439,9 @@ def test_no_log_that_a_task_could_not_finish_stays(
 
 
 def test_an_output_that_the_store_changed_is_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AT-16, AT-24: it is read again before anybody hears of it."""
-    world = World(tmp_path)
     kept = type(world.tier.layout).complete
 
     def changes(layout: object, segment: RemoteLogSegment, *rest: object) -> None:
@@ -466,9 +462,8 @@ def test_each_wave_has_its_line_of_the_receipt(tmp_path: Path) -> None:
     assert 1 == len(lines)
 
 
-def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path) -> None:
+def test_sources_end_before_the_margin_a_hole_and_another_lineage(world: World) -> None:
     """AT-14."""
-    world = World(tmp_path)
     segments = world.tier.served()
     found = world.sources(margin=8000)
     left = [each for each in segments if each.start_offset >= found.end]
@@ -497,8 +492,7 @@ def served_but(story: AttachedTier, *missing: int) -> PartitionCache:
     return cache
 
 
-def test_a_hole_below_the_margin_is_what_ends_sources_not_the_margin(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_hole_below_the_margin_is_what_ends_sources_not_the_margin(world: World) -> None:
     segments = world.tier.served()
     hole = segments[3]
     cache = served_but(world.tier, 3)
@@ -519,17 +513,15 @@ def test_a_hole_below_the_margin_is_what_ends_sources_not_the_margin(tmp_path: P
 
 
 def test_a_hole_in_front_of_the_last_segment_is_reported_where_that_is_all_of_the_margin(
-    tmp_path: Path,
+    world: World,
 ) -> None:
-    world = World(tmp_path)
     segments = world.tier.served()
     cache = served_but(world.tier, len(segments) - 2)
     found = choose_sources(cache, log_start=0, margin_bytes=0, lineage=LINEAGE, now_ms=START_MS)
     assert SourcesLimit(segments[-2].start_offset, SourcesEnd.HOLE) == found.limit
 
 
-def test_another_lineage_below_the_margin_is_what_ends_sources(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_another_lineage_below_the_margin_is_what_ends_sources(world: World) -> None:
     other = (LeaderEpoch(0, 0), LeaderEpoch(2, 131), LeaderEpoch(5, 300))
     found = choose_sources(
         world.tier.cache, log_start=0, margin_bytes=1, lineage=other, now_ms=START_MS
@@ -538,9 +530,8 @@ def test_another_lineage_below_the_margin_is_what_ends_sources(tmp_path: Path) -
     assert found.end <= found.limit.offset <= 130
 
 
-def test_a_segment_that_delete_records_cut_stays_and_ends_no_round(tmp_path: Path) -> None:
+def test_a_segment_that_delete_records_cut_stays_and_ends_no_round(world: World) -> None:
     """Newer epoch files begin at the log start; they know nothing of where the segment began."""
-    world = World(tmp_path)
     cut, following, *_ = world.tier.served()
     assert cut.end_offset < LINEAGE[1].start_offset
     start = cut.start_offset + 1
@@ -559,8 +550,7 @@ def hollow_world(root: Path) -> World:
         log.now_ms += 1
         value = b"%d" % number + b"x" * 90
         log.append(NewRecord(b"k%d" % (number % 7), value, log.now_ms))
-    log.roll()
-    log.close()
+    log.finish()
     world = World(root / "other", count=1)
     world.tier = AttachedTier(root / "tier", LINEAGE[:1])
     world.publisher = AtOnce(world.tier)
@@ -637,8 +627,7 @@ def test_no_output_has_more_sources_than_a_batch_names(
     assert -(-len(swap.sources) // 3) == len(swap.outputs)
 
 
-def test_an_upload_over_an_output_is_not_clean(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_an_upload_over_an_output_is_not_clean(world: World) -> None:
     world.clean()
     outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
     assert overlaid_from(world.tier.cache, outputs, 0) is None
@@ -653,10 +642,7 @@ def test_an_upload_over_an_output_is_not_clean(tmp_path: Path) -> None:
     assert overlaid_from(world.tier.cache, outputs, over.start_offset) == over.start_offset
 
 
-def test_an_output_cut_by_the_log_start_leaves_later_offsets_clean(
-    tmp_path: Path,
-) -> None:
-    world = World(tmp_path)
+def test_an_output_cut_by_the_log_start_leaves_later_offsets_clean(world: World) -> None:
     world.clean()
     outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
     again = replace(outputs[1], id=replace(outputs[1].id, segment_id=bytes([9]) * 16), broker_id=2)
@@ -827,16 +813,14 @@ def test_a_part_is_measured_by_its_batches_alone(tmp_path: Path) -> None:
     assert glued not in measured.segments
 
 
-def test_a_log_of_one_margin_says_so(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_log_of_one_margin_says_so(world: World) -> None:
     world.publisher.cleaned_to = world.sources().end
     report = world.clean(force=False)
     words = f"nothing to clean: from {world.sources().end} on the newest segments stay"
     assert (report.reason or "").startswith(words)
 
 
-def test_a_snapshot_travels_as_it_is(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_snapshot_travels_as_it_is(world: World) -> None:
     world.clean()
     made = [each for each in world.tier.served() if each.broker_id < 0]
     for each in made:

@@ -37,9 +37,7 @@ def write_deletes(root: Path) -> Path:
         is_delete = DELETED <= number < 2 * DELETED
         key = b"k%d" % (number - DELETED if is_delete else number)
         log.append(NewRecord(key, None if is_delete else b"v" * 100, log.now_ms))
-    log.roll()
-    log.close()
-    return log.directory
+    return log.finish()
 
 
 class Waiting:

@@ -255,8 +255,7 @@ def test_what_a_round_has_left_holds_no_later_one_back_however_young_it_is(tmp_p
     for number in range(400):
         log.now_ms += 1000
         log.append(NewRecord(b"k%d" % (number % 3), b"x" * 90, log.now_ms))
-    log.roll()
-    log.close()
+    log.finish()
     world = VerifiedWorld(tmp_path, log.directory, LINEAGE[:1], left=8)
     try:
         world.world.clock.advance(log.now_ms - world.world.clock.now_ms() + 120_000)

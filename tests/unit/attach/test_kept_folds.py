@@ -11,11 +11,12 @@ import pytest
 
 from keeplast.attach.held.metadata_view import KeptFolds
 from keeplast.attach.upkeep.replaced_segments import collect, repair
-from keeplast.cluster.live_cluster import MetadataValue, OffsetRange
+from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.metadata_log import encode_checkpoint
 from keeplast.errors import RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentUpdate, decode
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
+from tests.support.heard_calls import hear
 
 GRACE_MS = 1000
 
@@ -32,13 +33,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AttachedW
 def reads(world: AttachedWorld, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the offsets that are read of the metadata topic from now on."""
     found: list[int] = []
-    read = type(world.cluster).read_metadata
-
-    def noted(cluster: object, partition: int, held: OffsetRange) -> Iterator[MetadataValue | int]:
-        found.extend(range(held.start, held.end))
-        yield from read(cluster, partition, held)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(type(world.cluster), "read_metadata", noted)
+    hear(
+        monkeypatch, type(world.cluster), "read_metadata",
+        lambda cluster, partition, held: found.extend(range(held.start, held.end)),
+    )  # fmt: skip
     return found
 
 

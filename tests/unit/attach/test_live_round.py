@@ -15,11 +15,12 @@ from keeplast.attach.upkeep.replaced_segments import collect
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, FencedError
-from keeplast.format.remote_log_metadata import RemoteLogSegmentState
+from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from tests.support.attached_world import AttachedWorld, MemoryTier, log_of, moved
+from tests.support.heard_calls import hear
 
 WISH = RoundWish(topic=TopicConfig(cleanup_policy=frozenset({"compact"})), margin_bytes=1 << 40)
 """A round that has nothing to clean: all lies in the margin."""
@@ -32,6 +33,16 @@ def clean(world: AttachedWorld, wish: RoundWish = WISH) -> RoundReport:
         return clean_attached(
             world.claim(), wish, lambda _: nullcontext(runner), clock, progressed=lambda _: None
         )
+
+
+@pytest.fixture
+def left(world: AttachedWorld) -> RemoteLogSegment:
+    """An output that was begun and written, which nothing was announced of."""
+    log = log_of((0,), 0)
+    written = world.segment(0, 0, log)
+    world.tier.put(written, log)
+    world.tier.put_new(work_name(written.id), BEGUN)
+    return written
 
 
 def test_unannounced_outputs_go_and_nothing_else(world: AttachedWorld) -> None:
@@ -54,16 +65,14 @@ def test_unannounced_outputs_go_and_nothing_else(world: AttachedWorld) -> None:
     assert RemoteLogSegmentState.COPY_SEGMENT_STARTED is found.state
 
 
-def test_later_outputs_of_an_overtaken_process_go_with_the_next_round(world: AttachedWorld) -> None:
-    log = log_of((0,), 0)
-    left = world.segment(0, 0, log)
-    world.tier.put(left, log)
-    world.tier.put_new(work_name(left.id), BEGUN)
+def test_later_outputs_of_an_overtaken_process_go_with_the_next_round(
+    world: AttachedWorld, left: RemoteLogSegment
+) -> None:
     clean(world)
     assert left.id.segment_id not in world.tier.segments
     # It completes nothing, and where it ends before it takes that back, there is still word of it.
     assert not world.tier.replace_own(work_name(left.id), b"complete", BEGUN)
-    world.tier.put(left, log)
+    world.tier.put(left, log_of((0,), 0))
     world.clock.advance(KEPT_MS)
     clean(world)
     assert left.id.segment_id not in world.tier.segments
@@ -84,25 +93,15 @@ def test_a_round_makes_no_request_for_segments_without_a_word(
     for each in unknown:
         world.tier.put(each, log)
     asked: list[str] = []
-    read_own = MemoryTier.read_own
-
-    def counted(tier: MemoryTier, name: str) -> bytes | None:
-        asked.append(name)
-        return read_own(tier, name)
-
-    monkeypatch.setattr(MemoryTier, "read_own", counted)
+    hear(monkeypatch, MemoryTier, "read_own", lambda tier, name: asked.append(name))
     clean(world)
     assert [] == [each for each in asked if each.startswith("work/")]
     assert {each.id.segment_id for each in unknown} < set(world.tier.segments)
 
 
 def test_a_word_that_changes_while_it_is_swept_leaves_its_output_to_the_next_round(
-    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+    world: AttachedWorld, left: RemoteLogSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = log_of((0,), 0)
-    left = world.segment(0, 0, log)
-    world.tier.put(left, log)
-    world.tier.put_new(work_name(left.id), BEGUN)
     read_own = MemoryTier.read_own
 
     def completed_behind_it(tier: MemoryTier, name: str) -> bytes | None:
@@ -119,11 +118,9 @@ def test_a_word_that_changes_while_it_is_swept_leaves_its_output_to_the_next_rou
     assert left.id.segment_id not in world.tier.segments
 
 
-def test_a_process_that_was_overtaken_removes_nothing(world: AttachedWorld) -> None:
-    log = log_of((0,), 0)
-    left = world.segment(0, 0, log)
-    world.tier.put(left, log)
-    world.tier.put_new(work_name(left.id), BEGUN)
+def test_a_process_that_was_overtaken_removes_nothing(
+    world: AttachedWorld, left: RemoteLogSegment
+) -> None:
     overtaken = world.claim()
     world.claim()
     clock = SystemClock()

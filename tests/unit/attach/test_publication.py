@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -102,15 +103,12 @@ def test_a_crash_at_every_step_rolls_forward_or_is_taken_back(tmp_path: Path, tu
     assert {"append", "decide", "mark_published", "mark_collecting", "delete"} <= set(names)
     outcomes = set()
 
-    def crash() -> None:
-        raise CrashError
-
     # Behind one step is before the next one.
     for number in (each for each in range(len(names)) if turn.takes(each, 3)):
         root = tmp_path / str(number)
         root.mkdir()
         world = AttachedWorld(root)
-        steps = Steps(number, crash, world.require_readable)
+        steps = Steps(number, Mock(side_effect=CrashError), world.require_readable)
         with pytest.raises(CrashError):
             world.live_through(steps)
         world.require_readable()
@@ -175,9 +173,10 @@ def test_a_batch_whose_answer_is_lost_is_looked_for(world: AttachedWorld, arrive
     world.settle()
 
 
-def test_an_announcement_whose_answer_is_lost_is_not_repeated(world: AttachedWorld) -> None:
+def test_an_announcement_whose_answer_is_lost_is_not_repeated(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     """AT-31."""
-    publisher = world.claim()
     world.cluster.lost_answers = [False]
     with pytest.raises(ConflictError, match="abandoned"):
         world.write_output(publisher, world.served()[:1])
@@ -343,9 +342,10 @@ def test_what_expires_between_the_last_look_and_the_batch_is_no_hole(world: Atta
     world.settle()
 
 
-def test_what_expires_in_the_middle_of_a_look_is_no_hole(world: AttachedWorld) -> None:
+def test_what_expires_in_the_middle_of_a_look_is_no_hole(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     """R2, P13: brokers move the log start first, and then say what goes."""
-    publisher = world.claim()
     decision = publisher.decide_and_publish(world.swap(publisher))
     world.clock.advance(GRACE_MS)
     publisher.cluster = Before(  # type: ignore[assignment]
@@ -387,10 +387,9 @@ def test_a_copy_over_all_of_a_swap_between_look_and_batch_is_served_again(
 
 
 def test_what_a_batch_that_came_late_has_hidden_is_served_again_by_the_next_owner(
-    world: AttachedWorld,
+    publisher: Publisher, world: AttachedWorld
 ) -> None:
     """AT-7, Z2: the same batch once more, behind a copy that lies over all of it."""
-    publisher = world.claim()
     decision = publisher.decide_and_publish(world.swap(publisher))
     over = world.upload(0, 39)
     world.cluster.append(world.cluster.metadata_topic, 0, batch_of(decision).events)
@@ -423,9 +422,10 @@ def close_over(world: AttachedWorld, publisher: Publisher) -> Swap:
     return Swap(PARTITION, (longer, late), (output,), output.end_offset + 1)
 
 
-def test_a_swap_past_the_end_of_a_copy_that_is_begun_is_not_decided(world: AttachedWorld) -> None:
+def test_a_swap_past_the_end_of_a_copy_that_is_begun_is_not_decided(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     """R-4: an overtaken leader may finish it any time, and nothing would begin behind its end."""
-    publisher = world.claim()
     copy = begin(world, 5, 14)
     swap = world.swap(publisher)
     with pytest.raises(
@@ -439,8 +439,9 @@ def test_a_swap_past_the_end_of_a_copy_that_is_begun_is_not_decided(world: Attac
     world.require_readable()
 
 
-def test_a_copy_that_was_begun_a_week_ago_holds_no_swap_up(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_a_copy_that_was_begun_a_week_ago_holds_no_swap_up(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     begin(world, 5, 14)
     world.clock.advance(COPY_MS)
     assert DecisionState.PUBLISHED is publisher.decide_and_publish(world.swap(publisher)).state
@@ -495,9 +496,10 @@ def test_what_a_late_copy_hides_is_decided_on_only_together_with_it(world: Attac
         publisher.decide_and_publish(Swap(PARTITION, (longer,), (output,), 20))
 
 
-def test_a_process_that_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) -> None:
+def test_a_process_that_is_overtaken_in_a_look_meets_no_foreign_mark(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     """AT-9: the next owner announces, publishes and collects before the look has ended."""
-    publisher = world.claim()
     publisher.cluster = Before(  # type: ignore[assignment]
         world.cluster, "read_end", lambda: world.live_through()
     )
@@ -554,8 +556,9 @@ def test_a_process_that_was_overtaken_decides_nothing(world: AttachedWorld) -> N
     assert 3 == len(ranges(world))
 
 
-def test_a_partition_that_another_process_holds_is_not_taken_unasked(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_a_partition_that_another_process_holds_is_not_taken_unasked(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     with pytest.raises(RefusedError, match="--take-over"):
         world.claim(takes_over=False)
     publisher.close()
@@ -646,10 +649,9 @@ def test_a_segment_that_brokers_remove_meanwhile_is_no_wrong_storage(
 def test_a_segment_that_is_stored_otherwise_is_damage_before_anything_is_written(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(tier: MemoryTier, segment: RemoteLogSegment) -> object:
-        raise CorruptError("no manifest", path="memory")
-
-    monkeypatch.setattr(MemoryTier, "open", damaged)
+    monkeypatch.setattr(
+        MemoryTier, "open", Mock(side_effect=CorruptError("no manifest", path="memory"))
+    )
     with pytest.raises(CorruptError, match="no manifest"):
         world.claim()
     assert {} == world.tier.own
@@ -765,8 +767,9 @@ def test_a_store_that_ignores_conditions_is_refused(world: AttachedWorld) -> Non
     assert {} == world.tier.own
 
 
-def test_an_id_is_announced_once_and_only_when_it_was_registered(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_an_id_is_announced_once_and_only_when_it_was_registered(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     announced = world.write_output(publisher, world.served()[:1])
     with pytest.raises(InvariantError, match="announced before"):
         publisher.announce(announced)
@@ -789,8 +792,9 @@ def test_decided_outputs_are_never_discarded(world: AttachedWorld, is_published:
     world.settle()
 
 
-def test_served_segments_are_not_discarded_whatever_the_log_says(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_served_segments_are_not_discarded_whatever_the_log_says(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     made = world.write_output(publisher, world.served()[:1])
     world.cluster.announce(moved(made, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
     with pytest.raises(InvariantError, match="live"):
@@ -807,9 +811,10 @@ def test_nothing_is_collected_before_its_grace_is_over(world: AttachedWorld) -> 
     assert (1, 0) == ((found := collect(publisher, GRACE_MS)).decisions, found.waiting)
 
 
-def test_sources_stay_when_an_output_ends_before_it_should(world: AttachedWorld) -> None:
+def test_sources_stay_when_an_output_ends_before_it_should(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     """C7, C9, AT-16: consumers would stop there, or be reset."""
-    publisher = world.claim()
     decision = publisher.decide_and_publish(world.swap(publisher, 0, 2))
     (output,) = decision.outputs
     last = output.end_offset - 1
@@ -819,8 +824,9 @@ def test_sources_stay_when_an_output_ends_before_it_should(world: AttachedWorld)
     assert {each.id.segment_id for each in decision.sources} <= set(world.tier.segments)
 
 
-def test_sources_stay_when_an_output_cannot_be_read(world: AttachedWorld) -> None:
-    publisher = world.claim()
+def test_sources_stay_when_an_output_cannot_be_read(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     (output,) = publisher.decide_and_publish(world.swap(publisher)).outputs
     world.clock.advance(GRACE_MS)
     start, log, files = world.tier.segments[output.id.segment_id]
@@ -881,9 +887,10 @@ def test_a_swap_that_the_cluster_lost_is_published_again(world: AttachedWorld, l
     world.require_readable()
 
 
-def test_a_metadata_topic_that_got_more_partitions_is_never_accepted(world: AttachedWorld) -> None:
+def test_a_metadata_topic_that_got_more_partitions_is_never_accepted(
+    publisher: Publisher, world: AttachedWorld
+) -> None:
     """Brokers go on by the number that they know, and would hear nothing of what is published."""
-    publisher = world.claim()
     seen = publisher.held.seen
     other = replace(seen, partition_count=seen.partition_count + 1)
     publisher.log.accept_seen(publisher.held, other)

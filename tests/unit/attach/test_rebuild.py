@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -184,9 +185,6 @@ def test_a_crash_at_every_step_of_it_is_ended_by_doing_it_again(tmp_path: Path, 
         world.clock.advance(GRACE_MS)
         return world
 
-    def crash() -> None:
-        raise CrashError
-
     counted = Steps()
     world = new("count")
     story(world, counted)
@@ -198,7 +196,7 @@ def test_a_crash_at_every_step_of_it_is_ended_by_doing_it_again(tmp_path: Path, 
     for number in (each for position, each in enumerate(changes) if turn.takes(position, 3)):
         world = new(str(number))
         with pytest.raises(CrashError):
-            story(world, Steps(number, crash, world.require_readable))
+            story(world, Steps(number, Mock(side_effect=CrashError), world.require_readable))
         world.clock.advance(GRACE_MS)
         story(world)
         world.clock.advance(GRACE_MS)

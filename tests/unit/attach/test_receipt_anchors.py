@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,8 +53,9 @@ def anchored(publisher: Publisher, receipts: Receipts, text: str) -> ChainHead:
     return head
 
 
-def test_a_decision_keeps_its_line_of_the_receipt(world: AttachedWorld, receipts: Receipts) -> None:
-    publisher = world.claim()
+def test_a_decision_keeps_its_line_of_the_receipt(
+    publisher: Publisher, world: AttachedWorld, receipts: Receipts
+) -> None:
     head = anchored(publisher, receipts, "round")
     host = publisher.log.holder.host
     assert [(None, host)] == receipts.kept()
@@ -78,28 +80,26 @@ def test_a_decision_that_is_refused_after_the_anchor_keeps_nothing(
     publisher, swap = world.prepared()
     anchored(publisher, receipts, "round")
 
-    def refuse(*_: object) -> None:
-        raise ConflictError("a hold lies in front of it")
-
-    monkeypatch.setattr("keeplast.tier.metadata.decisions.require_row_unheld", refuse)
+    monkeypatch.setattr(
+        "keeplast.tier.metadata.decisions.require_row_unheld",
+        Mock(side_effect=ConflictError("a hold lies in front of it")),
+    )
     with pytest.raises(ConflictError, match="a hold"):
         publisher.decide_and_publish(swap)
     assert [None] == [head for head, _ in receipts.kept()]
 
 
 def test_how_far_a_partition_is_clean_is_kept_with_its_line(
-    world: AttachedWorld, receipts: Receipts
+    publisher: Publisher, receipts: Receipts
 ) -> None:
-    publisher = world.claim()
     head = anchored(publisher, receipts, "round")
     publisher.advance(0)
     assert [head] == [each for each, _ in receipts.kept()]
 
 
 def test_a_collection_keeps_its_line_when_the_objects_are_gone(
-    world: AttachedWorld, receipts: Receipts
+    publisher: Publisher, world: AttachedWorld, receipts: Receipts
 ) -> None:
-    publisher = world.claim()
     first = anchored(publisher, receipts, "round")
     publisher.decide_and_publish(world.swap(publisher))
     world.clock.advance(GRACE_MS)
@@ -115,8 +115,9 @@ def test_a_collection_keeps_its_line_when_the_objects_are_gone(
     assert [head_of(lines[-1])] == [each for each, _ in receipts.kept()]
 
 
-def test_without_receipts_nothing_is_kept(world: AttachedWorld, receipts: Receipts) -> None:
-    publisher = world.claim()
+def test_without_receipts_nothing_is_kept(
+    publisher: Publisher, world: AttachedWorld, receipts: Receipts
+) -> None:
     publisher.anchor(None)
     publisher.decide_and_publish(world.swap(publisher))
     publisher.anchor(b'{"text":"not chained"}\n')

@@ -220,8 +220,7 @@ def world(tmp_path: Path) -> Iterator[VerifiedWorld]:
         if place < len(GONE) and rest in (0, 20):
             records.append(NewRecord(GONE[place], None if rest else b"v", log.now_ms))
         log.append(*records)
-    log.roll()
-    log.close()
+    log.finish()
     with closing(VerifiedWorld(tmp_path, log.directory, [LeaderEpoch(0, 0)])) as made:
         yield made
 

@@ -14,6 +14,7 @@ from keeplast.attach.rounds.attached_files import READERS_KEPT, SharedReaders
 from keeplast.cluster.layouts.layout import RemoteLayout, SegmentReader
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId
+from tests.support.heard_calls import hear
 from tests.support.remote_segments import remote_segment
 from tests.unit.attach.test_attached_rounds import World
 
@@ -60,14 +61,8 @@ def test_a_round_opens_each_of_its_sources_once(
     monkeypatch.setattr(attached_files, "READERS_KEPT", 1000)
     world = World(tmp_path)
     opened: Counter[RemoteLogSegmentId] = Counter()
-    opening = LocalStorage.open
-
-    def counted(layout: LocalStorage, segment: RemoteLogSegment) -> SegmentReader:
-        opened[segment.id] += 1
-        return opening(layout, segment)
-
     sources = {each.id for each in world.tier.served()}
-    monkeypatch.setattr(LocalStorage, "open", counted)
+    hear(monkeypatch, LocalStorage, "open", lambda layout, segment: opened.update([segment.id]))
     assert not world.clean().skipped
     read = {name: count for name, count in opened.items() if name in sources}
     assert len(read) >= 2

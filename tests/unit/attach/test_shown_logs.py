@@ -24,8 +24,10 @@ from keeplast.format.message_set import read_batches
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe, ShownLog
-from keeplast.tier.state.attached import Attached, AttachedName, Decision
+from keeplast.tier.state.attached import Attached, AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.commanded_world import end_of
+from tests.support.heard_calls import hear
 from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
 
@@ -61,9 +63,7 @@ def write_history(root: Path) -> Path:
             is_open = False
     if is_open:
         sender.commit()
-    log.roll()
-    log.close()
-    return log.directory
+    return log.finish()
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,6 @@ def shown_state(found: ShownLog, *, end_offset: int | None = None) -> State | No
 
 def values(log: OpenLog, *, end_offset: int | None = None) -> State:
     return {key: each.value for key, each in log.state(TOPIC, end_offset=end_offset).items()}
-
-
-def end_of(world: VerifiedWorld) -> int:
-    return world.tier.served()[-1].end_offset + 1
 
 
 def test_every_point_of_a_copied_log_has_the_state_of_its_directory(
@@ -148,13 +144,12 @@ def test_a_round_that_was_cut_short_is_known_by_its_end(
     monkeypatch.setattr(attached_place, "SWAP_SEGMENTS_MAX", 2)
     publish, ends = Publisher.decide_and_publish, []
 
-    def once(self: Publisher, swap: Swap) -> Decision:
+    def once(self: Publisher, swap: Swap) -> None:
         ends.append(swap.cleaned_for)
         if len(ends) > 1:
             raise StoppedError("stopped behind the first swap")
-        return publish(self, swap)
 
-    monkeypatch.setattr(Publisher, "decide_and_publish", once)
+    hear(monkeypatch, Publisher, "decide_and_publish", once)
     with pytest.raises(StoppedError):
         world.clean(TOPIC, margin=MARGIN)
     known, log = known_of(world), world.world.log()

@@ -134,16 +134,18 @@ def test_counts_of_another_machine_are_not_kept(tmp_path: Path, other: dict[str,
     assert ({} if other else {ROW: SETTLED}) == known(out, here)
 
 
-@pytest.mark.parametrize("option", ["--pairs", "--mark-mib"])
-def test_a_number_below_one_is_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["run", option, "0"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-
-
-def test_a_name_that_no_row_has_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["run", "--only", "no such log"])
-    with pytest.raises(SystemExit, match="only=no such log"):
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--pairs", "0", "2"), ("--mark-mib", "0", "2"),
+        ("--only", "no such log", "only=no such log"),
+    ],
+)  # fmt: skip
+def test_a_number_below_one_and_a_name_that_no_row_has_are_refused(
+    option: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["run", option, value])
+    with pytest.raises(SystemExit, match=said):
         main()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from keeplast.cleaner.section import Dating, dating_notes, find_dating
+from keeplast.cleaner.dirty_section import Dating, dating_notes, find_dating
 from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
+from tests.support.durations import DAY_MS
 
 NOW_MS = 1_700_000_000_000
-DAY_MS = 86_400_000
 
 
 def segment(base_offset: int, largest: int) -> SegmentSummary:

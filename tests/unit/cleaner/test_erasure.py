@@ -17,13 +17,13 @@ from keeplast.cleaner.erasure import (
     find_eligibility,
     find_turn_ms,
 )
+from keeplast.cleaner.log_order import PASSED_OVER_MAX
 from keeplast.cleaner.reasons import TransactionLimit
-from keeplast.cleaner.selection import PASSED_OVER_MAX
 from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.survey.wording import basis_words
+from tests.support.durations import HOUR_MS
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS
 
-HOUR_MS = 3_600_000
 LAG_MS = 2 * DAY_MS
 LAGGING = replace(COMPACT, max_compaction_lag_ms=LAG_MS, segment_ms=DAY_MS)
 

@@ -8,8 +8,8 @@ import pytest
 
 from keeplast.cleaner.settings import find_hazards, hazards_of
 from keeplast.model.topic_config import Strategy, TopicConfig
+from tests.support.durations import DAY_MS
 
-DAY_MS = 86_400_000
 LATE = TopicConfig(frozenset({"compact"}), strategy=Strategy.TIMESTAMP)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.cleaner.eligibility import IdleRoll, find_idle_roll
+from keeplast.cleaner.cleanable_range import IdleRoll, find_idle_roll
 from keeplast.model.topic_config import TopicConfig
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS
 

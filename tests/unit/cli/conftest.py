@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from keeplast.api import directory_logs
 from keeplast.cli.frame import wiring
 from keeplast.clock import Clock
 from keeplast.log.files import FileSystem
@@ -83,6 +82,10 @@ class Run:
         return parsed
 
 
+Command = Callable[..., Run]
+"""A call of the command line in this process, with its words; ``code`` is what it must end with."""
+
+
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
     """The coordinator that commands get."""
@@ -105,7 +108,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
             return fake
 
     monkeypatch.setattr(wiring, "open_runner", open_runner)
-    monkeypatch.setattr(directory_logs, "Coordinator", Made)
+    monkeypatch.setattr("keeplast.run.coordinator.Coordinator", Made)
     for name in list(os.environ):
         if name.startswith("KEEPLAST_"):
             monkeypatch.delenv(name)
@@ -146,3 +149,10 @@ def stripped(line: bytes) -> bytes:
     document = json.loads(line)
     del document["chain"]
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+@pytest.fixture
+def settled_dir(data_dir: Path) -> Path:
+    """The data directory, with its settings in it."""
+    (data_dir / "keeplast.toml").write_text('[topic."t"]\n"cleanup.policy" = "compact"\n')
+    return data_dir

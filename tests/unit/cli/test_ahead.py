@@ -19,7 +19,7 @@ from keeplast.format.record import Record
 from tests.support.small_log import EPOCH_MS, write_log
 from tests.support.waiting import SECONDS_MAX
 
-SMALL = ("keeplast.columns.batches.scan_batches", "keeplast.columns.verdicts.mark_indexed")
+SMALL = ("keeplast.columns.batches.scan_batches", "keeplast.columns.retained.mark_indexed")
 """Kernels that are compiled in a tenth of a second."""
 
 CLEAN = """
@@ -76,7 +76,7 @@ def test_each_kernel_leaves_its_index_its_code_and_its_lock_and_nothing_else(
     assert 0 == process.returncode
     assert process.stdin is not None
     process.stdin.close()
-    assert ["batches.scan_batches", "verdicts.mark_indexed"] == kept(tmp_path)
+    assert ["batches.scan_batches", "retained.mark_indexed"] == kept(tmp_path)
     assert kept(tmp_path) == kept(tmp_path, kernel_cache.CODE_ENDING)
     assert 3 * len(SMALL) == sum(path.is_file() for path in tmp_path.rglob("*"))
 

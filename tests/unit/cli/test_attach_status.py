@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.attach.rules.tombstone_removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT
-from keeplast.cleaner.eligibility import CleanableRange
-from keeplast.cleaner.section import LogFigures
+from keeplast.cleaner.cleanable_range import CleanableRange
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cli.main import app
 from keeplast.cli.show.attach import cluster_parts
 from keeplast.cli.show.status import DETAILS_MAX

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -77,10 +78,11 @@ def test_an_unjudged_partition_is_exit_code_1_with_strict(world: VerifiedWorld) 
 def test_a_cluster_that_fails_meanwhile_is_an_error_of_its_partition(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(5, "Input/output error", "/mnt/tier")
-
-    monkeypatch.setattr(type(world.tier.layout), "open", fails)
+    monkeypatch.setattr(
+        type(world.tier.layout),
+        "open",
+        Mock(side_effect=OSError(5, "Input/output error", "/mnt/tier")),
+    )
     found = document(verify(world, "--json", expected=5))
     assert NAME == found["partition"]
     assert "input/output error" in found["error"].lower()

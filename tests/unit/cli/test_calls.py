@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,9 +24,8 @@ from keeplast.errors import (
 from keeplast.log.paths import user_name
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey.report import Estimate, GroupReport, RoundReport, describe_error
-from tests.unit.cli.conftest import FakeCoordinator, Run
+from tests.unit.cli.conftest import Command, FakeCoordinator
 
-Command = Callable[..., Run]
 COMPACT = ("--config", "cleanup.policy=compact", "--runner", "local")
 CLEANED = RoundReport(
     first_dirty=0,
@@ -327,10 +327,9 @@ def test_an_option_that_does_not_exist_or_is_out_of_range_is_a_usage_error(
 def test_an_error_of_the_disk_is_failed_and_names_the_file(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
-    def answer() -> RoundReport:
-        raise PermissionError(13, "Permission denied", "/data/t-0/x.log")
-
-    coordinator.answer = answer
+    coordinator.answer = Mock(
+        side_effect=PermissionError(13, "Permission denied", "/data/t-0/x.log")
+    )
     run = keeplast("clean", data_dir, *COMPACT, "--json", code=5)
     assert "/data/t-0/x.log" == run.document["error"]["path"]
     last = run.err.splitlines()[-1]
@@ -341,10 +340,7 @@ def test_an_error_of_the_disk_is_failed_and_names_the_file(
 def test_a_defect_of_ours_is_failed_with_a_traceback_and_a_document(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
-    def answer() -> RoundReport:
-        raise ZeroDivisionError("oops")
-
-    coordinator.answer = answer
+    coordinator.answer = Mock(side_effect=ZeroDivisionError("oops"))
     run = keeplast("clean", data_dir, *COMPACT, "--json", code=5)
     assert "ZeroDivisionError" == run.document["error"]["class"]
     assert "Traceback" in run.err
@@ -358,10 +354,7 @@ def test_a_signal_has_its_own_code_and_still_a_document(
     signal: type[BaseException],
     code: int,
 ) -> None:
-    def answer() -> RoundReport:
-        raise signal
-
-    coordinator.answer = answer
+    coordinator.answer = Mock(side_effect=signal)
     run = keeplast("clean", data_dir, *COMPACT, "--json", code=code)
     assert "Stopped" == run.document["error"]["class"]
 
@@ -451,22 +444,19 @@ def test_a_line_of_a_brokers_file_that_cannot_be_used_costs_no_session(
 
 
 @pytest.mark.parametrize("command", ["plan", "clean", "run"])
-@pytest.mark.parametrize("size", ["0", "1", "31m"])
+@pytest.mark.parametrize(
+    ("option", "size", "least"),
+    [
+        ("--memory", "0", "32m"), ("--memory", "1", "32m"), ("--memory", "31m", "32m"),
+        ("--task-memory", "0", "1m"), ("--task-memory", "1023k", "1m"),
+    ],
+)  # fmt: skip
 def test_too_little_memory_is_refused_with_the_least_that_works(
-    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str, size: str
-) -> None:
-    run = keeplast(command, data_dir, *COMPACT, "--memory", size, code=2)
-    assert f"too little to work with; give at least 32m. --memory={size!r}" in run.err
-    assert [] == coordinator.requests
-
-
-@pytest.mark.parametrize("command", ["plan", "clean", "run"])
-@pytest.mark.parametrize("size", ["0", "1023k"])
-def test_too_little_memory_of_a_task_is_refused_with_the_least_that_works(
-    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str, size: str
-) -> None:
-    run = keeplast(command, data_dir, *COMPACT, "--task-memory", size, code=2)
-    assert f"too little to work with; give at least 1m. --task-memory={size!r}" in run.err
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path,
+    command: str, option: str, size: str, least: str,
+) -> None:  # fmt: skip
+    run = keeplast(command, data_dir, *COMPACT, option, size, code=2)
+    assert f"too little to work with; give at least {least}. {option}={size!r}" in run.err
     assert [] == coordinator.requests
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,8 @@ import pytest
 from tests.support.flipped import flip
 from tests.support.scenario_log import ScenarioLog
 from tests.support.versioned_log import BY_HEADER, deletion, versioned, write
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 
-Command = Callable[..., Run]
 TOPIC = ("--topic", "log", "--config", "cleanup.policy=compact")
 HEADER = ("--config", "compaction.strategy=header", "--config", "compaction.strategy.header=ver")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from keeplast.config.definitions import DEFINITIONS
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 
 @pytest.fixture(autouse=True)

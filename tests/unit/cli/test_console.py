@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,7 @@ from keeplast.cli.frame.command import NEEDED
 from keeplast.cli.frame.console import PORT_DEFAULT, console_address
 from keeplast.cli.main import with_address
 from keeplast.errors import InvalidError
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 
 @pytest.mark.parametrize(

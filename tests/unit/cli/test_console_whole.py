@@ -24,7 +24,7 @@ from keeplast.cli.main import app
 from keeplast.service.console.server import ConsoleServer
 from keeplast.service.history import ALL, read_history
 from tests.support.attached_loop import LoopWorld
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS_MAX, wait_until
 
 SAMPLE = Path(__file__).parents[3] / "src" / "keeplast" / "samples" / "broker-4.3.0"
 Visit = Callable[[httpx.Client], None]
@@ -55,7 +55,9 @@ def visited(
         try:
             token = server.printed_token or ""
             base = server.address.rstrip("/")
-            with httpx.Client(base_url=base, headers={"origin": base}, trust_env=False) as client:
+            with httpx.Client(
+                base_url=base, headers={"origin": base}, timeout=SECONDS_MAX, trust_env=False
+            ) as client:
                 # The loop's handlers are in place when it has looked.
                 wait_until(lambda: client.get("/healthz").status_code == 200)
                 assert 303 == client.post("/enter", data={"token": token}).status_code

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.expiring_log import log_start_line, write_log
 from tests.support.partition_maker import bases_of
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 POLICY = ("--config", "cleanup.policy=compact,delete")
 WHERE = ("--topic", "t", "--partition", 0)

@@ -42,8 +42,14 @@ def assert_replay_gives_the_tree(path: Path) -> GitHistory:
     return history
 
 
-def test_changes_of_every_kind_add_up_to_the_tree(tmp_path: Path) -> None:
-    repository = GitRepository(tmp_path)
+@pytest.fixture
+def repository(tmp_path: Path) -> GitRepository:
+    return GitRepository(tmp_path)
+
+
+def test_changes_of_every_kind_add_up_to_the_tree(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     repository.write("kept")
     repository.write("changed", "1")
     repository.write("deleted")
@@ -71,8 +77,7 @@ def test_changes_of_every_kind_add_up_to_the_tree(tmp_path: Path) -> None:
     assert (b"deleted", None) in commits[1].changes
 
 
-def test_odd_names_arrive_byte_for_byte(tmp_path: Path) -> None:
-    repository = GitRepository(tmp_path)
+def test_odd_names_arrive_byte_for_byte(repository: GitRepository, tmp_path: Path) -> None:
     for name in ODD_NAMES:
         repository.write(name)
     repository.commit()
@@ -81,8 +86,9 @@ def test_odd_names_arrive_byte_for_byte(tmp_path: Path) -> None:
     assert expected == {path for path, _ in history.tree()}
 
 
-def test_merges_are_followed_along_the_first_parent(tmp_path: Path) -> None:
-    repository = GitRepository(tmp_path)
+def test_merges_are_followed_along_the_first_parent(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     repository.write("a")
     repository.commit()
     repository.git("checkout", "-q", "-b", "side")
@@ -98,8 +104,9 @@ def test_merges_are_followed_along_the_first_parent(tmp_path: Path) -> None:
     assert history.commit_count() == 3
 
 
-def test_commits_without_changes_and_of_1970_are_fine(tmp_path: Path) -> None:
-    repository = GitRepository(tmp_path)
+def test_commits_without_changes_and_of_1970_are_fine(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     stream = "commit refs/heads/main\ncommitter a <a@b> 0 +0000\ndata 1\nx\n"
     repository.git("fast-import", "--quiet", data=stream.encode())
     repository.git("reset", "-q", "--hard")
@@ -135,8 +142,9 @@ def test_directory_inside_a_repository_and_a_bare_one_mean_the_whole(tmp_path: P
         assert len(replayed(assert_replay_gives_the_tree(path))) == 2
 
 
-def test_settings_of_the_user_do_not_change_what_is_read(tmp_path: Path) -> None:
-    repository = GitRepository(tmp_path)
+def test_settings_of_the_user_do_not_change_what_is_read(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     for key, value in (
         ("log.showRoot", "false"),
         ("color.ui", "always"),
@@ -196,8 +204,9 @@ def test_missing_git_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.Monkey
         GitHistory(tmp_path)
 
 
-def test_history_that_git_cannot_read_is_an_error(tmp_path: Path) -> None:
-    repository = GitRepository(tmp_path)
+def test_history_that_git_cannot_read_is_an_error(
+    repository: GitRepository, tmp_path: Path
+) -> None:
     repository.write("a", "1")
     repository.commit()
     tree = repository.git("rev-parse", "HEAD^{tree}").decode().strip()

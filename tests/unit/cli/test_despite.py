@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,9 @@ from keeplast.errors import Despite, RefusedError
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.migration import Migration
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 from tests.unit.cli.test_command import commands
 
-Command = Callable[..., Run]
 POLICY = ("--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=1.0")
 ASKED: dict[Despite, tuple[str, ...]] = {
     Despite.DIRTY_RATIO: ("clean", "data", *POLICY),

@@ -29,16 +29,15 @@ from keeplast.run.receipt import append_receipt
 from keeplast.service.erasure.certificate import CONTEXT
 from keeplast.signing import Signer
 from keeplast.store.tiered_store import TieredStore
-from keeplast.survey.report import RoundReport
 from tests.support import called
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.group_cluster import GroupCluster
+from tests.support.heard_calls import hear
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
 from tests.support.travelling import Travelling
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command, Run
 
-Command = Callable[..., Run]
 ANNA, BEN, CORA = b"anna-4711", b"ben-4712", b"cora-4713"
 FILLER = b"filler"
 NOW = 1_800_000_000_000
@@ -113,14 +112,18 @@ def standings(run: Run) -> dict[int, str]:
     return {each["partition"]: each["standing"] for each in run.document["data"]}
 
 
+def erased(keeplast: Command, data: Path, operator: OperatorFiles, folder: Path) -> Path:
+    """Erase now, and return the certificate of it."""
+    done = erase(keeplast, data, operator, "--now")
+    assert "this call removed every record of line 1" in " ".join(done.out.split())
+    certify(keeplast, data, operator, folder / "gone.json")
+    return folder / "gone.json"
+
+
 @pytest.fixture
 def certified(keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path) -> Path:
     """A certificate that anna is gone from ``data``."""
-    done = erase(keeplast, data, operator, "--now")
-    assert "this call removed every record of line 1" in " ".join(done.out.split())
-    out = tmp_path / "gone.json"
-    certify(keeplast, data, operator, out)
-    return out
+    return erased(keeplast, data, operator, tmp_path)
 
 
 def append(data: Path, name: str, *records: NewRecord) -> None:
@@ -376,9 +379,7 @@ def test_an_older_directory_is_reported_as_older(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, has_hash_key: bool
 ) -> None:
     shutil.copytree(data, tmp_path / "backup")
-    erase(keeplast, data, operator, "--now")
-    out = tmp_path / "gone.json"
-    certify(keeplast, data, operator, out)
+    out = erased(keeplast, data, operator, tmp_path)
     hashed = ("--hash-key", operator.hash_key) if has_hash_key else ()
     run = prove(keeplast, out, operator, *hashed, tmp_path / "backup", code=1)
     assert "older" == standings(run)[0]
@@ -392,9 +393,7 @@ def test_a_backup_without_the_last_expiry_is_older_by_its_receipts(
     clean = ("clean", data, "--despite", "dirty-ratio", "--roll-active", "--runner", "local")
     keeplast(*clean, "--receipt", data / "keeplast-receipts", code=0)
     shutil.copytree(data, tmp_path / "backup")
-    erase(keeplast, data, operator, "--now")
-    out = tmp_path / "gone.json"
-    certify(keeplast, data, operator, out)
+    out = erased(keeplast, data, operator, tmp_path)
     run = prove(keeplast, out, operator, tmp_path / "backup", code=1)
     assert "older" == standings(run)[0]
     assert "receipts" in run.document["data"][0]["why"]
@@ -420,9 +419,7 @@ def test_receipts_of_another_chain_are_said_to_be_of_another_one(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     shutil.copytree(data, tmp_path / "other")
-    erase(keeplast, data, operator, "--now")
-    out = tmp_path / "gone.json"
-    certify(keeplast, data, operator, out)
+    out = erased(keeplast, data, operator, tmp_path)
     erase(keeplast, tmp_path / "other", operator, "--now")
     run = prove(keeplast, out, operator, tmp_path / "other", code=1)
     assert "older" == standings(run)[0]
@@ -1089,13 +1086,12 @@ def test_rounds_of_an_erasure_in_a_store_go_by_the_environment(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("KEEPLAST_LOG_CLEANER_IO_MAX_BYTES_PER_SECOND", "1000000000")
     limits: list[object] = []
-    clean = TieredStore.clean
-
-    def noting(*arguments: Any, **named: Any) -> RoundReport:
-        limits.append(named["cleaner"].io_limit)
-        return clean(*arguments, **named)
-
-    monkeypatch.setattr(TieredStore, "clean", noting)
+    hear(
+        monkeypatch,
+        TieredStore,
+        "clean",
+        lambda *_, **named: limits.append(named["cleaner"].io_limit),
+    )
     with_keys(operator, ANNA)
     asked = (store, "--hash-key", operator.hash_key, "--requests", tmp_path / "requests")
     run = keeplast("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--now")

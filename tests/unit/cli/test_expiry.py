@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,8 @@ from keeplast.survey.report import (
     RoundReport,
     describe_error,
 )
-from tests.unit.cli.conftest import FakeCoordinator, Run
+from tests.unit.cli.conftest import Command, FakeCoordinator
 
-Command = Callable[..., Run]
 COMPACT = ("--config", "cleanup.policy=compact", "--runner", "local")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,14 @@ from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from tests.support import called
+from tests.support.durations import DAY_MS
 from tests.support.flipped import flip
 from tests.support.group_cluster import GroupCluster
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.small_log import batch, write_log
 from tests.support.travelling import Travelling
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command, Run
 
-Command = Callable[..., Run]
-DAY_MS = 86_400_000
 SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
 
 

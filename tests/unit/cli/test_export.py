@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -232,10 +233,11 @@ def test_files_of_a_killed_export_go_with_the_next_one(data: Path, tmp_path: Pat
 
 
 def test_a_full_disk_is_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "Error writing bytes to file")
-
-    monkeypatch.setattr(pq.ParquetWriter, "write_batch", refuse)
+    monkeypatch.setattr(
+        pq.ParquetWriter,
+        "write_batch",
+        Mock(side_effect=OSError(errno.ENOSPC, "Error writing bytes to file")),
+    )
     done = run(data, tmp_path / "state", "--topic", "u", "--json", code=5)
     assert str(tmp_path) in json.loads(done.stdout)["error"]["path"]
     assert ["data"] == [path.name for path in tmp_path.iterdir()]
@@ -244,10 +246,7 @@ def test_a_full_disk_is_named(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_export_that_is_stopped_leaves_nothing(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(export_module, "_settle", interrupt)
+    monkeypatch.setattr(export_module, "_settle", Mock(side_effect=KeyboardInterrupt))
     assert 130 == run(data, tmp_path / "state").exit_code
     assert ["data"] == [path.name for path in tmp_path.iterdir()]
 

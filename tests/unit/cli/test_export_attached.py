@@ -17,7 +17,7 @@ from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.format.identifier import encode_id
 from keeplast.model.partition import TopicPartition
 from tests.support.attached_world import PARTITION
-from tests.support.commanded_world import commanded_world
+from tests.support.commanded_world import commanded_world, end_of
 from tests.support.group_cluster import GroupCluster
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING
@@ -53,10 +53,6 @@ def export(
 
 def state(target: Path) -> dict[bytes, bytes]:
     return {row["key"]: row["value"] for row in pq.read_table(target / TOPIC).to_pylist()}
-
-
-def end_of(world: VerifiedWorld) -> int:
-    return world.tier.served()[-1].end_offset + 1
 
 
 def test_the_latest_state_is_that_of_the_log_up_to_where_brokers_have_copied_it(

@@ -75,8 +75,12 @@ def test_each_version_is_whole_and_the_newest_ones_stay(log: LogBuilder, tmp_pat
     assert sorted(path.name for path in target.iterdir()) == ["current", "versions"]
 
 
-def test_files_of_a_killed_run_change_nothing(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def test_files_of_a_killed_run_change_nothing(log: LogBuilder, target: Path) -> None:
     continued(log, target)
     # It had its name, and nothing led to it yet.
     (target / "versions/00000001").rename(target / "versions/00000002")
@@ -88,8 +92,7 @@ def test_files_of_a_killed_run_change_nothing(log: LogBuilder, tmp_path: Path) -
     assert not (target / ".current").is_symlink()
 
 
-def test_a_log_that_was_cut_is_read_as_a_whole(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_a_log_that_was_cut_is_read_as_a_whole(log: LogBuilder, target: Path) -> None:
     continued(log, target)
     log.record(3, 1)
     # A new leader's log went another way at offset 1.
@@ -99,15 +102,13 @@ def test_a_log_that_was_cut_is_read_as_a_whole(log: LogBuilder, tmp_path: Path) 
     assert json.loads(done.stdout)["partitions"][0]["carried_to"] is None
 
 
-def test_ranks_are_not_continued(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_ranks_are_not_continued(log: LogBuilder, target: Path) -> None:
     continued(log, target)
     done = export(log, target, "--incremental", "--config", "compaction.strategy=timestamp")
     assert "t-0 is read as a whole: its records rank by version" in done.stderr
 
 
-def test_rows_below_the_log_start_go(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_rows_below_the_log_start_go(log: LogBuilder, target: Path) -> None:
     continued(log, target)
     checkpoint = log.directory.parent / "log-start-offset-checkpoint"
     checkpoint.write_text("0\n1\nt 0 1\n")
@@ -116,9 +117,8 @@ def test_rows_below_the_log_start_go(log: LogBuilder, tmp_path: Path) -> None:
 
 
 def test_a_version_of_an_earlier_keeplast_is_not_carried_over(
-    log: LogBuilder, tmp_path: Path
+    log: LogBuilder, target: Path
 ) -> None:
-    target = tmp_path / "state"
     continued(log, target)
     base = target / "versions/00000001/_base.json"
     base.write_text('{"format":1,"partitions":[{"topic":"t","partition":0,"end_offset":2}]}')
@@ -126,8 +126,7 @@ def test_a_version_of_an_earlier_keeplast_is_not_carried_over(
     assert continued(log, target) == 2
 
 
-def test_rows_that_ranked_otherwise_are_not_carried_over(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_rows_that_ranked_otherwise_are_not_carried_over(log: LogBuilder, target: Path) -> None:
     log.append(NewRecord(b"1", b"older", 5), NewRecord(b"1", b"late", 3))
     continued(log, target, "--config", "compaction.strategy=timestamp")
     assert state(target)[b"1"] != b"late"
@@ -136,8 +135,7 @@ def test_rows_that_ranked_otherwise_are_not_carried_over(log: LogBuilder, tmp_pa
     assert state(target)[b"1"] == b"late"
 
 
-def test_tombstones_are_never_carried_over(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_tombstones_are_never_carried_over(log: LogBuilder, target: Path) -> None:
     log.tombstone(1)
     assert continued(log, target) is None
     assert continued(log, target, "--tombstones") is None
@@ -148,10 +146,7 @@ def test_tombstones_are_never_carried_over(log: LogBuilder, tmp_path: Path) -> N
     assert continued(log, target) == 3
 
 
-def test_a_last_export_of_a_later_point_is_not_carried_over(
-    log: LogBuilder, tmp_path: Path
-) -> None:
-    target = tmp_path / "state"
+def test_a_last_export_of_a_later_point_is_not_carried_over(log: LogBuilder, target: Path) -> None:
     log.record(1, 5)
     assert continued(log, target) is None
     assert continued(log, target, "--ending-offsets", '{"t":{"0":2}}') is None
@@ -161,9 +156,8 @@ def test_a_last_export_of_a_later_point_is_not_carried_over(
 
 
 def test_what_was_in_flight_at_a_point_is_not_in_a_state_as_of_it(
-    log: LogBuilder, tmp_path: Path
+    log: LogBuilder, target: Path
 ) -> None:
-    target = tmp_path / "state"
     writer, open_one = log.producer(7), log.producer(8)
     writer.send_records(NewRecord(b"3", b"1"))
     open_one.send_records(NewRecord(b"4", b"1"))
@@ -180,9 +174,8 @@ def test_what_was_in_flight_at_a_point_is_not_in_a_state_as_of_it(
 
 
 def test_a_log_that_was_cut_below_the_end_of_a_point_is_read_as_a_whole(
-    log: LogBuilder, tmp_path: Path
+    log: LogBuilder, target: Path
 ) -> None:
-    target = tmp_path / "state"
     writer = log.producer(7)
     writer.send_records(NewRecord(b"3", b"1"))
     log.record(4, 1)
@@ -212,9 +205,8 @@ def test_options_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("other", ["a plain export", "files of somebody", "a file"])
 def test_nothing_is_added_to_what_is_something_else(
-    log: LogBuilder, tmp_path: Path, other: str
+    target: Path, log: LogBuilder, tmp_path: Path, other: str
 ) -> None:
-    target = tmp_path / "state"
     if other == "a plain export":
         assert export(log, target).exit_code == 0
     elif other == "a file":
@@ -231,9 +223,8 @@ def test_nothing_is_added_to_what_is_something_else(
     "damage", ["", "{}", '{"format":3,"partitions":[]}', '{"format":2,"partitions":[{}]}', None]
 )
 def test_a_damaged_last_version_is_not_continued(
-    log: LogBuilder, tmp_path: Path, damage: str | None
+    log: LogBuilder, target: Path, damage: str | None
 ) -> None:
-    target = tmp_path / "state"
     continued(log, target)
     base = target / "versions/00000001/_base.json"
     if damage is None:
@@ -245,8 +236,7 @@ def test_a_damaged_last_version_is_not_continued(
     assert versions(target) == ["00000001"]
 
 
-def test_one_export_at_a_time_adds_versions(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_one_export_at_a_time_adds_versions(log: LogBuilder, target: Path) -> None:
     continued(log, target)
     with VersionPlace(target).held():
         done = export(log, target, "--incremental", code=4)
@@ -261,8 +251,7 @@ def test_a_first_export_that_fails_leaves_nothing(log: LogBuilder, tmp_path: Pat
     assert not target.exists()
 
 
-def test_what_no_reader_was_ever_led_to_goes(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_what_no_reader_was_ever_led_to_goes(log: LogBuilder, target: Path) -> None:
     continued(log, target)
     place = target / "versions"
     shutil.copytree(place / "00000001", place / "00000002")
@@ -276,9 +265,8 @@ def test_what_no_reader_was_ever_led_to_goes(log: LogBuilder, tmp_path: Path) ->
 
 @pytest.mark.parametrize("leads_to", ["elsewhere", "versions/1", "versions/00000001x"])
 def test_a_link_that_leads_to_no_version_removes_none(
-    log: LogBuilder, tmp_path: Path, leads_to: str
+    log: LogBuilder, target: Path, leads_to: str
 ) -> None:
-    target = tmp_path / "state"
     continued(log, target)
     (target / "current").unlink()
     (target / "current").symlink_to(leads_to)
@@ -328,8 +316,7 @@ def changed(target: Path) -> dict[bytes, bytes | None]:
     return {key: row["value"] for key, row in found.items()}
 
 
-def test_a_version_has_each_key_that_changed_once(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_a_version_has_each_key_that_changed_once(log: LogBuilder, target: Path) -> None:
     continued(log, target)
     assert not (target / "current/_changes").exists()
     log.tombstone(1)
@@ -344,8 +331,7 @@ def test_a_version_has_each_key_that_changed_once(log: LogBuilder, tmp_path: Pat
     assert {"format": 1, "since": "versions/00000001", "whole": {}} == since
 
 
-def test_where_tombstones_are_rows_a_key_is_deleted_once(log: LogBuilder, tmp_path: Path) -> None:
-    target = tmp_path / "state"
+def test_where_tombstones_are_rows_a_key_is_deleted_once(log: LogBuilder, target: Path) -> None:
     continued(log, target, "--tombstones")
     log.tombstone(1)
     continued(log, target, "--tombstones")
@@ -359,9 +345,8 @@ def test_where_tombstones_are_rows_a_key_is_deleted_once(log: LogBuilder, tmp_pa
 
 
 def test_a_partition_of_another_log_has_no_changes_and_is_named(
-    log: LogBuilder, tmp_path: Path
+    log: LogBuilder, target: Path
 ) -> None:
-    target = tmp_path / "state"
     continued(log, target)
     lead(log, [LeaderEpoch(1, 0)])
     done = json.loads(export(log, target, "--incremental", code=0).stdout)

@@ -19,7 +19,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.data_source import SCHEMA
 from tests.support.log_builder import LogBuilder
 from tests.support.small_log import EPOCH_MS, write_log
-from tests.unit.cli.test_tier import Command
+from tests.unit.cli.conftest import Command
 
 ORDERS = package.TopicPartition("orders", 0)
 AT_5 = '{"orders":{"0":5}}'

@@ -13,6 +13,7 @@ from keeplast.errors import CorruptError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.log.paths import missing_right, user_name
+from tests.support.heard_calls import hear
 from tests.unit.cli.conftest import Run
 
 
@@ -62,14 +63,12 @@ def test_what_may_not_be_looked_at_is_not_said_to_be_missing(
     keeplast: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = tmp_path / "t-0"
-    real = os.lstat
 
-    def lstat(path: Path, **options: int) -> os.stat_result:
+    def lstat(path: Path, **_: int) -> None:
         if Path(path) == hidden:
             raise PermissionError(13, "Permission denied", str(path))
-        return real(path, **options)
 
-    monkeypatch.setattr("keeplast.log.files.os.lstat", lstat)
+    hear(monkeypatch, os, "lstat", lstat)
     run = keeplast("inspect", hidden, code=5)
     assert "permission denied; run as a user who has the right" in run.err
     assert "no such file" not in run.err

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 import keeplast as package
 from keeplast.api import open_store
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.attach.answers import shown_logs
 from keeplast.clock import SystemClock
-from keeplast.tier.metadata.database import open_database
 from tests.support import called
 from tests.support.attached_world import PARTITION
 from tests.support.called import run
 from tests.support.commanded_world import let_commands_open
+from tests.support.heard_calls import hear
 from tests.support.small_log import write_log
 from tests.unit.attach.test_attached_holds import make_world
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command, Run
 
-Command = Callable[..., Run]
 SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
 
 
@@ -173,12 +171,11 @@ def test_a_list_of_holds_opens_no_metadata_for_writing(
     url = called.copied(SAMPLE, tmp_path)
     opened: list[bool] = []
 
-    def open_noting(url: str, *, only_looks: bool = False) -> Engine:
-        opened.append(only_looks)
-        return open_database(url, only_looks=only_looks)
-
-    monkeypatch.setattr(open_store, "open_database", open_noting)
-    monkeypatch.setattr(shown_logs, "open_database", open_noting)
+    for home in (open_store, shown_logs):
+        hear(
+            monkeypatch, home, "open_database",
+            lambda url, *, only_looks=False: opened.append(only_looks),
+        )  # fmt: skip
     assert 0 == keeplast("hold", "list", url).code
     world = make_world(tmp_path / "live")
     monkeypatch.setattr(AttachedLogs, "connect", lambda _: world.consumers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,8 @@ from keeplast.model.partition import TopicPartition
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT
 from tests.support.small_log import EPOCH_MS, batch, write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command, Run
 
-Command = Callable[..., Run]
 FIRST, ACTIVE = "00000000000000000000", "00000000000000000004"
 MISSING = "no entry for the aborted transaction of producer 7 from 0 on (log offset 2)"
 
@@ -355,8 +353,7 @@ def test_a_transaction_index_that_disagrees_with_the_markers_is_a_problem(
     log.producer(7).abort()
     log.producer(9).send(3)
     log.producer(9).commit()
-    log.roll()
-    log.close()
+    log.finish()
     path = log.path(1, ".txnindex")
     path.unlink()
     if entries:

@@ -6,7 +6,6 @@ segment has no name of a log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,8 @@ from keeplast.errors import InterruptedSwapError
 from tests.support.interrupted_swap import copied, crash_at, crash_points, is_open, undo
 from tests.support.reader import read_partition
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 
-Command = Callable[..., Run]
 SETTINGS = """\
 [topic."t"]
 "cleanup.policy" = "{policy}"

@@ -7,7 +7,7 @@ against them too (``conftest.py``); here are the commands and kinds that nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -19,11 +19,10 @@ from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.placed_logs import ANNA, HASH_KEY, take_in, write_directory
 from tests.support.printed_documents import faults
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 from tools.reference.commands import all_commands
 from tools.reference.json_schemas import ERROR, FOLDER, SUFFIX, path_of, read, text_of
 
-Command = Callable[..., Run]
 DUE = ("--despite", "dirty-ratio")
 WITHOUT_DOCUMENT = {"console"}
 """It prints where it is, and then serves."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,9 +12,7 @@ import typer
 
 import keeplast as package
 from keeplast.cli.main import GROUPS, HOMES, OBJECTS_PER_COLLECTION, app, main
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 
 def test_version_is_the_packages(keeplast: Command) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
@@ -78,7 +78,6 @@ CELLS = st.text(st.sampled_from("ab -界\n"), max_size=30)
 STYLED = st.builds(Text, CELLS, style=st.sampled_from(["", "bold"]))
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(st.tuples(CELLS, st.from_regex(r"\A[0-9]{0,9}\Z"), STYLED, CELLS), max_size=5),
     width=st.integers(20, 120),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from keeplast.cli.frame.options import partition_numbers
-from tests.unit.cli.conftest import FakeCoordinator, Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command, FakeCoordinator
 
 
 @pytest.mark.parametrize("given", ["0-", "3-1", "0,,1", "-1", "all", "9999999999", "0-10000"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from keeplast.config.place_properties import VERB_TABLES, WITH
 from keeplast.errors import InvalidError
 from tests.support.placed_logs import take_in, write_directory
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 from tests.unit.cli.test_command import commands
 
-Command = Callable[..., Run]
 COMMENTED = "# ours\n[cluster]\nlog.segment.bytes = 100 # small\n"
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import obstore
 import pytest
@@ -20,39 +21,31 @@ from keeplast.service.store_check import check_clock, probe_objects
 from keeplast.tier.objects.stores import open_objects
 from tests.support import called
 from tests.support.checked_place import findings, problems
+from tests.support.heard_calls import hear
 from tests.support.ports import free_port
 from tests.support.refusing_s3 import RefusingS3, refusing_s3
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command, Run
 
 
 def states(run: Run) -> dict[str, str]:
     return {each["name"]: each["state"] for each in run.document["checks"]}
 
 
-@pytest.fixture
-def ready(data_dir: Path) -> Path:
-    """A data directory in which nothing is in the way of a clean."""
-    (data_dir / "keeplast.toml").write_text('[topic."t"]\n"cleanup.policy" = "compact"\n')
-    return data_dir
-
-
-def test_everything_is_looked_at_in_one_go(keeplast: Command, ready: Path) -> None:
-    run = keeplast("place", "check", ready, "--json")
+def test_everything_is_looked_at_in_one_go(keeplast: Command, settled_dir: Path) -> None:
+    run = keeplast("place", "check", settled_dir, "--json")
     assert (0, "") == (run.code, run.err)
     assert [
         "keeplast", "kernels", "Java", "pyspark", "extra s3", "extra tier", "extra cluster",
         "directory", "rights", "lock", "disk", "clock", "policies",
     ] == [*states(run)]  # fmt: skip
-    assert "nothing is in the way" == keeplast("place", "check", ready).out.splitlines()[-1]
+    assert "nothing is in the way" == keeplast("place", "check", settled_dir).out.splitlines()[-1]
 
 
-def test_nothing_is_changed(keeplast: Command, ready: Path) -> None:
-    before = sorted((str(p), p.stat().st_mtime_ns) for p in ready.rglob("*"))
-    keeplast("place", "check", ready)
-    assert before == sorted((str(p), p.stat().st_mtime_ns) for p in ready.rglob("*"))
+def test_nothing_is_changed(keeplast: Command, settled_dir: Path) -> None:
+    before = sorted((str(p), p.stat().st_mtime_ns) for p in settled_dir.rglob("*"))
+    keeplast("place", "check", settled_dir)
+    assert before == sorted((str(p), p.stat().st_mtime_ns) for p in settled_dir.rglob("*"))
 
 
 def test_a_host_without_a_directory_is_looked_at_too(keeplast: Command) -> None:
@@ -72,32 +65,32 @@ def test_a_default_policy_alone_is_in_the_way(keeplast: Command, data_dir: Path)
     assert (1, "problem") == (run.code, states(run)["policies"])
 
 
-def test_a_lock_that_is_held_is_in_the_way(ready: Path) -> None:
-    with locked(ready):
-        looked = check_directory(ready, LocalFiles(), USUAL_SOURCES)
+def test_a_lock_that_is_held_is_in_the_way(settled_dir: Path) -> None:
+    with locked(settled_dir):
+        looked = check_directory(settled_dir, LocalFiles(), USUAL_SOURCES)
     found = {each.name: each for each in looked.checks}
     assert CheckState.PROBLEM is found["lock"].state
     assert "stop it, or clean a copy" in found["lock"].words
 
 
-def test_a_missing_right_is_in_the_way(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    protected = sorted((ready / "t-0").iterdir())[0]
+def test_a_missing_right_is_in_the_way(settled_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    protected = sorted((settled_dir / "t-0").iterdir())[0]
     real = os.access
 
     def access(path: Path, mode: int) -> bool:
         return real(path, mode) and not (Path(path) == protected and mode == os.W_OK)
 
     monkeypatch.setattr("keeplast.log.paths.os.access", access)
-    found = find_rights(open_data_directory(ready, LocalFiles()))
+    found = find_rights(open_data_directory(settled_dir, LocalFiles()))
     assert CheckState.PROBLEM is found.state
     assert f"may not write {protected}" in found.words
 
 
 def test_a_disk_without_room_is_in_the_way(
-    keeplast: Command, ready: Path, monkeypatch: pytest.MonkeyPatch
+    keeplast: Command, settled_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalFiles, "free_bytes", lambda self, place: 0)
-    assert "problem" == states(keeplast("place", "check", ready, "--json"))["disk"]
+    assert "problem" == states(keeplast("place", "check", settled_dir, "--json"))["disk"]
 
 
 def test_a_directory_that_is_not_there_is_said(keeplast: Command, tmp_path: Path) -> None:
@@ -135,9 +128,9 @@ def test_java_is_called_what_it_is(
 
 
 @pytest.fixture
-def store(tmp_path: Path, ready: Path, keeplast: Command) -> str:
+def store(tmp_path: Path, settled_dir: Path, keeplast: Command) -> str:
     """A store with one partition, in which nothing is in the way."""
-    return called.copied(ready, tmp_path)
+    return called.copied(settled_dir, tmp_path)
 
 
 def test_a_store_is_looked_at_and_nothing_stays_in_it(
@@ -189,8 +182,10 @@ def test_rights_that_others_have_of_a_store_are_a_warning(
     assert 0o644 == (tmp_path / "meta.db").stat().st_mode & 0o777
 
 
-def test_topics_are_those_of_a_live_cluster(keeplast: Command, store: str, ready: Path) -> None:
-    for place in (store, ready):
+def test_topics_are_those_of_a_live_cluster(
+    keeplast: Command, store: str, settled_dir: Path
+) -> None:
+    for place in (store, settled_dir):
         run = keeplast("place", "check", place, "--topic", "t")
         assert (2, True) == (run.code, "leave --topic out" in run.err)
     assert 2 == keeplast("place", "check", "--topic", "t").code
@@ -246,23 +241,22 @@ def test_objects_that_heed_no_condition_are_in_the_way(s3: RefusingS3) -> None:
 def test_a_probe_that_another_check_removes_in_between_says_nothing(
     s3: RefusingS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, puts = obstore.put, [0]
+    puts = [0]
 
-    def put_after_removal(store: object, key: str, data: bytes, **how: Any) -> object:
+    def put_after_removal(*_: object, **__: object) -> None:
         puts[0] += 1
         if puts[0] == 2:
             s3.objects.clear()
-        return put(store, key, data, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(obstore, "put", put_after_removal)
+    hear(monkeypatch, obstore, "put", put_after_removal)
     assert [] == [*probe_objects(open_objects(s3.url, s3.options), s3.url)]
     assert {} == s3.objects
 
 
 def test_a_clock_that_differs_from_the_databases_is_in_the_way() -> None:
-    def differs() -> int:
-        raise UnavailableError("this host's clock and the metadata store's differ")
-
+    differs = Mock(
+        side_effect=UnavailableError("this host's clock and the metadata store's differ")
+    )
     assert CheckState.PROBLEM is check_clock(differs, is_shared=True).state
     assert "this host agrees" in check_clock(lambda: 0, is_shared=True).words
     assert "by this host" in check_clock(lambda: 0, is_shared=False).words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,9 @@ from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
 from tests.support.reader import read_partition
 from tests.support.small_log import EPOCH_MS, write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 
-Command = Callable[..., Run]
 LOCAL = ("--once", "--runner", "local", "--cores", 1)
-
-
-@pytest.fixture
-def settled_dir(data_dir: Path) -> Path:
-    """The data directory, with its settings in it."""
-    (data_dir / "keeplast.toml").write_text('[topic."t"]\n"cleanup.policy" = "compact"\n')
-    return data_dir
 
 
 def test_a_line_a_round_and_a_table_at_the_end(keeplast: Command, settled_dir: Path) -> None:

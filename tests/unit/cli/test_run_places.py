@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,9 +18,8 @@ from keeplast.config.place_properties import PlaceKind
 from tests.support.attached_loop import LoopWorld
 from tests.support.placed_logs import take_in
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 
-Command = Callable[..., Run]
 FIELDS = {
     "version", "place", "kind", "stopped", "seconds", "turns", "rounds", "bytes_read",
     "bytes_written", "left",
@@ -135,10 +135,9 @@ def test_a_damaged_partition_stops_no_other(keeplast: Command, placed: Placed) -
 def test_a_port_that_is_taken_is_found_before_a_runner_is_paid_for(
     keeplast: Command, placed: Placed, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
-    def opened(*_: object, **__: object) -> None:
-        raise AssertionError("a runner was opened")
-
-    monkeypatch.setattr(wiring, "open_runner", opened)
+    monkeypatch.setattr(
+        wiring, "open_runner", Mock(side_effect=AssertionError("a runner was opened"))
+    )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         run = keeplast("run", *placed.words, *placed.topics, "--once", option, port)

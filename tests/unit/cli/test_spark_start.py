@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -112,11 +113,8 @@ def test_a_broken_pyspark_is_one_line(
 def test_a_missing_package_names_its_extra_and_a_fault_of_our_own_does_not(
     monkeypatch: pytest.MonkeyPatch, error: ImportError, said: str
 ) -> None:
-    def missing(name: str) -> object:
-        raise error
-
     monkeypatch.delitem(vars(package), "register", raising=False)
-    monkeypatch.setattr("keeplast.importlib.import_module", missing)
+    monkeypatch.setattr("keeplast.importlib.import_module", Mock(side_effect=error))
     with pytest.raises(ImportError, match=said):
         _ = package.register
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +17,10 @@ from keeplast.log.files import LocalFiles
 from keeplast.log.lock import locked
 from keeplast.model.partition import TopicPartition
 from keeplast.service.schedule import FAILING_NAME, failing, set_aside, write_set_aside
+from tests.support.heard_calls import hear
 from tests.support.small_log import EPOCH_MS, write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 
-Command = Callable[..., Run]
 NOW = ("--now-ms", EPOCH_MS + 90_000_000)
 GOLDEN = Path(__file__).with_name("status_of_a_small_directory.txt")
 SETTINGS = """\
@@ -186,15 +184,13 @@ def test_files_that_a_round_takes_away_meanwhile_are_looked_for_again(
     code: int,
 ) -> None:
     looks: list[str] = []
-    find_status = engine_status.find_status
 
-    def vanishing(*arguments: Any, **more: Any) -> engine_status.LogStatus:
+    def vanishing(*_: object, **__: object) -> None:
         looks.append("")
         if len(looks) <= vanishings:
             raise FileNotFoundError(2, "No such file or directory", "f.log")
-        return find_status(*arguments, **more)
 
-    monkeypatch.setattr(engine_status, "find_status", vanishing)
+    hear(monkeypatch, engine_status, "find_status", vanishing)
     keeplast("status", directory, *NOW, "--topic", "late", "--json", code=code)
     assert 3 == len(looks)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,10 @@ from keeplast.store.tiered_store import TieredStore
 from tests.support import called
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
+from tests.support.heard_calls import hear
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 
-Command = Callable[..., Run]
 COMMON = {
     "topic", "partition", "state", "reason", "log_start", "log_end", "first_dirty", "bound",
     "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio", "compaction_delay_ms",
@@ -105,14 +105,12 @@ def test_an_option_that_a_place_cannot_do_is_refused_with_the_alternative(
 def test_a_partition_of_a_store_that_cannot_be_read_hides_no_other(
     store: str, keeplast: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status = TieredStore.status
 
-    def damaged(self: TieredStore, partition: TopicPartition, local: Path | None = None) -> object:
+    def damaged(self: TieredStore, partition: TopicPartition, *_: object) -> None:
         if partition.partition == 0:
             raise CorruptError("bad row", path="meta.db")
-        return status(self, partition, local)
 
-    monkeypatch.setattr(TieredStore, "status", damaged)
+    hear(monkeypatch, TieredStore, "status", damaged)
     run = keeplast("status", store, "--json", code=3)
     first, second = run.document["partitions"]
     assert (0, "unreadable", "CorruptError") == (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from keeplast.log.files import LocalFiles
 from keeplast.store.tiered_store import TieredStore
 from tests.support import called
 from tests.support.flipped import flip
+from tests.support.heard_calls import hear
 from tests.support.reader import read_partition
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 ORDERS = package.TopicPartition("orders", 0)
 SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
@@ -104,13 +102,12 @@ def test_rounds_by_hand_go_by_every_source_of_settings(
     if "flag" in said:
         options += ["--config", f"{IO_LIMIT}=40000"]
     limits: list[float | None] = []
-    clean = TieredStore.clean
-
-    def noting(*arguments: Any, **named: Any) -> Any:
-        limits.append(named["cleaner"].io_limit)
-        return clean(*arguments, **named)
-
-    monkeypatch.setattr(TieredStore, "clean", noting)
+    hear(
+        monkeypatch,
+        TieredStore,
+        "clean",
+        lambda *_, **named: limits.append(named["cleaner"].io_limit),
+    )
     assert 0 == keeplast("clean", store, "--despite", "dirty-ratio", *options).code
     assert [expected] == limits
 

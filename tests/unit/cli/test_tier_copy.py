@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ from keeplast.tier.objects.stores import ObstoreObjects
 from tests.support import called
 from tests.support.log_builder import LogBuilder, text
 from tests.support.reader import read_partition
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 TOPIC = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1 << 20)
 EPOCHS = "leader-epoch-checkpoint"

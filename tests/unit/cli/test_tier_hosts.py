@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,8 @@ from keeplast.log.lock import locked
 from keeplast.model.partition import TopicPartition
 from tests.support.leased_hosts import Entry, read, state_of
 from tests.support.waiting import SECONDS_MAX, wait_until
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command
 
-Command = Callable[..., Run]
 PARTITION = TopicPartition("t", 0)
 SETTINGS = {
     "cleanup.policy": "compact", "segment.bytes": "400", "retention.ms": "-1",

@@ -14,9 +14,7 @@ import pytest
 
 from tests.support.store_world import StoreWorld
 from tests.support.waiting import SECONDS_MAX, wait_until
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 
 @contextmanager

@@ -16,9 +16,8 @@ from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import action_line, append_receipt
 from tests.support.placed_logs import make_store
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run, stripped
+from tests.unit.cli.conftest import Command, stripped
 
-Command = Callable[..., Run]
 Pairs = list[tuple[bytes, bytes]]
 ROUNDS: tuple[Mapping[int, Pairs], ...] = (
     {0: [(b"a", b"1"), (b"b", b"2")], 2: [(b"a", b"3")], 3: []},

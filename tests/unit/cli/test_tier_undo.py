@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 
 from tests.support import called
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command
 
 
 @pytest.fixture

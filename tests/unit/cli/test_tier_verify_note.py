@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,7 @@ from keeplast.api.stored_logs import StoredLogs
 from keeplast.config.layers import ALL_PARTITIONS
 from keeplast.service.place_loop import ViewTerms
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
-
-Command = Callable[..., Run]
+from tests.unit.cli.conftest import Command, Run
 
 Pairs = list[tuple[bytes, bytes]]
 SEGMENTS: dict[int, Pairs] = {

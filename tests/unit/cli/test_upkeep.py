@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.placed_logs import take_in, write_directory
 from tests.support.verified_world import VerifiedWorld
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Command, Run
 
-Command = Callable[..., Run]
 TOPIC = PARTITION.topic
 ONE = ("--topic", "t", "--partition", 0)
 DELETES = ("cleanup.policy=compact,delete", "retention.ms=-1")

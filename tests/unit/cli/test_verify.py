@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from keeplast.clock import time_text
 from keeplast.inspect.verification import Verifier
-from keeplast.inspect.verified_log import VerificationReport
 from tests.support.cleaned_pair import LATE_MS, SECOND_MS, make_pair
 from tests.support.damaged_log import DamagedLog
-from tests.unit.cli.conftest import Run
+from tests.support.heard_calls import hear
+from tests.unit.cli.conftest import Command, Run
 
-Command = Callable[..., Run]
 NO_ROUND_IN_PLACE = (
     "no round: there is no receipt of this partition to judge by; clean writes one with --receipt "
     "FILE alone"
@@ -331,14 +329,12 @@ def test_a_log_that_cannot_be_judged_keeps_no_other_from_it(
 ) -> None:
     for name in ("before", "after"):
         shutil.copytree(cleaned / "before" / "log-0", cleaned / name / "log-1")
-    judge = Verifier.verify_pair
 
-    def fails(self: Verifier, before: Path, after: Path, *more: object) -> VerificationReport:
+    def fails(self: Verifier, before: Path, after: Path, *_: object) -> None:
         if after.name == "log-0":
             raise OSError(5, "Input/output error", str(after))
-        return judge(self, before, after, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Verifier, "verify_pair", fails)
+    hear(monkeypatch, Verifier, "verify_pair", fails)
     run = keeplast("verify", cleaned / "before", cleaned / "after", "--json")
     first, second = run.document["partitions"]
     assert (5, "log-0", "log-1") == (run.code, first["partition"], second["partition"])

@@ -105,17 +105,20 @@ def overtaken(
     return late, [story.copy(at, at + 9) for at in range(0, 50, 10)]
 
 
-def test_a_late_copy_leaves_no_hole_where_there_is_no_compaction() -> None:
-    story = Story()
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_a_late_copy_leaves_no_hole_where_there_is_no_compaction(story: Story) -> None:
     late, _ = overtaken(story, 10, 24)
     story.move(late, FINISHED)
     assert [] == story.cache.holes(0)
     assert () == late_copies(story.cache)
 
 
-def test_a_late_copy_hides_the_records_of_a_merge_after_its_end() -> None:
+def test_a_late_copy_hides_the_records_of_a_merge_after_its_end(story: Story) -> None:
     """The hazard: the piece that began behind it went with the merge."""
-    story = Story()
     late, pieces = overtaken(story, 10, 24)
     made = story.merge(*pieces[:3])
     story.move(late, FINISHED)
@@ -127,8 +130,9 @@ def test_a_late_copy_hides_the_records_of_a_merge_after_its_end() -> None:
     assert [(25, 29)] == story.cache.holes(0)
 
 
-def test_pieces_are_put_together_up_to_the_end_of_a_copy_that_is_begun_and_from_it_on() -> None:
-    story = Story()
+def test_pieces_are_put_together_up_to_the_end_of_a_copy_that_is_begun_and_from_it_on(
+    story: Story,
+) -> None:
     overtaken(story, 10, 24)
     assert (20,) == story.choose().begins_at
     assert 40 == story.choose().end
@@ -150,23 +154,20 @@ def test_pieces_are_put_together_up_to_the_end_of_a_copy_that_is_begun_and_from_
     ],
 )
 def test_where_outputs_begin_by_where_a_begun_copy_lies(
-    start: int, end: int, expected: tuple[int, ...]
+    story: Story, start: int, end: int, expected: tuple[int, ...]
 ) -> None:
-    story = Story()
     overtaken(story, start, end)
     assert expected == story.choose().begins_at
 
 
-def test_a_silent_copy_of_a_week_ago_holds_up_nothing() -> None:
-    story = Story()
+def test_a_silent_copy_of_a_week_ago_holds_up_nothing(story: Story) -> None:
     late, _ = overtaken(story, 10, 24)
     assert (late,) == begun_copies(story.cache, NOW_MS + COPY_MS - 1)
     assert () == begun_copies(story.cache, NOW_MS + COPY_MS)
     assert () == story.choose(now_ms=NOW_MS + COPY_MS).begins_at
 
 
-def test_a_copy_that_is_taken_back_or_a_compactors_holds_up_nothing() -> None:
-    story = Story()
+def test_a_copy_that_is_taken_back_or_a_compactors_holds_up_nothing(story: Story) -> None:
     late, _ = overtaken(story, 10, 24)
     story.move(late, DELETING)
     story.begin(12, 23, by=COMPACTOR)
@@ -174,8 +175,7 @@ def test_a_copy_that_is_taken_back_or_a_compactors_holds_up_nothing() -> None:
     assert () == story.choose().begins_at
 
 
-def test_in_its_newest_epoch_a_copy_begins_where_that_does() -> None:
-    story = Story()
+def test_in_its_newest_epoch_a_copy_begins_where_that_does(story: Story) -> None:
     copy = story.begin(10, 24, (0, 10), (1, 20))
     assert goes_past(15, 30, copy)
     assert goes_past(20, 30, copy)
@@ -183,8 +183,7 @@ def test_in_its_newest_epoch_a_copy_begins_where_that_does() -> None:
     assert not goes_past(0, 24, copy)
 
 
-def test_what_lies_over_one_another_waits_for_a_copy_that_ends_within() -> None:
-    story = Story()
+def test_what_lies_over_one_another_waits_for_a_copy_that_ends_within(story: Story) -> None:
     story.copy(0, 29)
     copy = story.begin(12, 22)
     for start, end in ((20, 39), (40, 49), (50, 59)):
@@ -196,8 +195,7 @@ def test_what_lies_over_one_another_waits_for_a_copy_that_ends_within() -> None:
     assert 50 == story.choose().end
 
 
-def test_a_late_copy_is_passed_over_and_ends_with_what_takes_the_place_of_all() -> None:
-    story = Story()
+def test_a_late_copy_is_passed_over_and_ends_with_what_takes_the_place_of_all(story: Story) -> None:
     late, pieces = overtaken(story, 10, 24)
     made = story.merge(*pieces[:3])
     story.move(late, FINISHED)
@@ -208,9 +206,8 @@ def test_a_late_copy_is_passed_over_and_ends_with_what_takes_the_place_of_all() 
     assert [late.id] == [each.id for each in found.hidden]
 
 
-def test_a_late_copy_that_leaves_the_end_of_a_longer_one_is_passed_over() -> None:
+def test_a_late_copy_that_leaves_the_end_of_a_longer_one_is_passed_over(story: Story) -> None:
     """Seed 226: without a hole, and no round came past it for good."""
-    story = Story()
     lineage = (LeaderEpoch(0, 0), LeaderEpoch(3, 10), LeaderEpoch(4, 20), LeaderEpoch(7, 30))
     story.copy(0, 9)
     late = story.begin(15, 29, (3, 15), (4, 20))
@@ -223,15 +220,13 @@ def test_a_late_copy_that_leaves_the_end_of_a_longer_one_is_passed_over() -> Non
     assert [late.id] == [each.id for each in found.hidden]
 
 
-def test_a_segment_of_another_lineage_is_no_late_copy() -> None:
-    story = Story()
+def test_a_segment_of_another_lineage_is_no_late_copy(story: Story) -> None:
     story.copy(0, 29, (0, 0), (2, 20))
     story.copy(10, 19, (1, 10))
     assert () == late_copies(story.cache)
 
 
-def test_below_the_log_start_nothing_is_closed() -> None:
-    story = Story()
+def test_below_the_log_start_nothing_is_closed(story: Story) -> None:
     late, pieces = overtaken(story, 10, 24)
     story.merge(*pieces[:3])
     story.move(late, FINISHED)
@@ -241,9 +236,8 @@ def test_below_the_log_start_nothing_is_closed() -> None:
     ).limit.why  # fmt: skip
 
 
-def test_where_a_newer_copy_lies_between_it_keeps_its_place() -> None:
+def test_where_a_newer_copy_lies_between_it_keeps_its_place(story: Story) -> None:
     """What is finished again reaches over where another one begins in the same epoch."""
-    story = Story()
     story.copy(0, 9, (0, 0))
     longer = story.copy(10, 29, (0, 10), (1, 20))
     late = story.copy(12, 18, (0, 12))
@@ -257,8 +251,7 @@ def test_where_a_newer_copy_lies_between_it_keeps_its_place() -> None:
     assert [late.id] == [each.id for each in chosen.hidden]
 
 
-def test_what_would_be_served_nowhere_without_a_late_copy_is_left_as_it_is() -> None:
-    story = Story()
+def test_what_would_be_served_nowhere_without_a_late_copy_is_left_as_it_is(story: Story) -> None:
     story.copy(0, 29)
     story.copy(30, 39)
     late = story.begin(13, 15)
@@ -286,9 +279,8 @@ def in_pieces(story: Story, start: int = 40) -> tuple[list[RemoteLogSegment], Re
     return outputs, copied
 
 
-def test_what_is_served_from_a_later_epoch_on_is_read_from_its_beginning() -> None:
+def test_what_is_served_from_a_later_epoch_on_is_read_from_its_beginning(story: Story) -> None:
     """Seed 948: brokers read 40 to 49 from an output, and of the copy what lies behind that."""
-    story = Story()
     outputs, copied = in_pieces(story)
     assert {outputs[1].id: [(0, 40, 49)], copied.id: [(1, 50, 69)]}.items() <= (
         {
@@ -305,9 +297,10 @@ def test_what_is_served_from_a_later_epoch_on_is_read_from_its_beginning() -> No
     assert {each.id for each in outputs[1:]} == {each.id for each in found.hidden}
 
 
-def test_a_segment_that_begins_in_a_longer_one_and_ends_after_it_is_one_source_with_it() -> None:
+def test_a_segment_that_begins_in_a_longer_one_and_ends_after_it_is_one_source_with_it(
+    story: Story,
+) -> None:
     """Seed 7470."""
-    story = Story()
     outputs, copied = in_pieces(story, start=30)
     found = story.choose(lineage=ELECTED)
     (source,) = found.segments
@@ -316,9 +309,8 @@ def test_a_segment_that_begins_in_a_longer_one_and_ends_after_it_is_one_source_w
     assert [outputs[2].id] == [each.id for each in found.hidden]
 
 
-def test_a_segment_that_something_else_has_taken_the_middle_of_is_read_whole() -> None:
+def test_a_segment_that_something_else_has_taken_the_middle_of_is_read_whole(story: Story) -> None:
     """As seed 226, but what lies between is a compactor's, of which nothing came late."""
-    story = Story()
     lineage = (LeaderEpoch(0, 0), LeaderEpoch(3, 10), LeaderEpoch(7, 30))
     story.copy(0, 9)
     between = story.begin(20, 29, (3, 20), by=COMPACTOR)
@@ -330,17 +322,15 @@ def test_a_segment_that_something_else_has_taken_the_middle_of_is_read_whole() -
     assert [between.id] == [each.id for each in found.segments[1].late]
 
 
-def test_what_the_log_start_has_cut_of_what_is_served_in_pieces_is_passed() -> None:
-    story = Story()
+def test_what_the_log_start_has_cut_of_what_is_served_in_pieces_is_passed(story: Story) -> None:
     in_pieces(story)
     found = story.choose(lineage=ELECTED, log_start=55)
     assert (70, (), SourcesLimit(70, SourcesEnd.MARGIN)) == (found.end, found.segments, found.limit)
     assert 70 == sources_start(story.cache, 55)
 
 
-def test_a_copy_from_after_the_log_start_is_in_one_piece_from_its_epoch_on() -> None:
+def test_a_copy_from_after_the_log_start_is_in_one_piece_from_its_epoch_on(story: Story) -> None:
     """Seed 290: brokers cut the epochs of what they copy at the log start, and not the segment."""
-    story = Story()
     story.copy(0, 49, (0, 15))
     story.copy(50, 59)
     assert story.cache is pieced_together(story.cache)[0]
@@ -349,19 +339,19 @@ def test_a_copy_from_after_the_log_start_is_in_one_piece_from_its_epoch_on() -> 
 
 
 @pytest.mark.parametrize("log_start", [31, 39, 40, 41, 49, 50, 69])
-def test_what_is_served_from_within_what_the_log_start_has_cut_is_passed(log_start: int) -> None:
+def test_what_is_served_from_within_what_the_log_start_has_cut_is_passed(
+    story: Story, log_start: int
+) -> None:
     """It could be taken only together with the segment that no round takes."""
-    story = Story()
     in_pieces(story, start=30)
     found = story.choose(lineage=ELECTED, log_start=log_start)
     assert (70, ()) == (found.end, found.segments)
     assert 70 == sources_start(story.cache, log_start)
 
 
-def test_two_segments_in_pieces_do_not_stand_in_each_others_way() -> None:
+def test_two_segments_in_pieces_do_not_stand_in_each_others_way(story: Story) -> None:
     """What the upper one has all of is no part of the lower one, and what is closed below is not
     held up by it."""
-    story = Story()
     outputs, copied = in_pieces(story)
     between = story.copy(80, 89, (1, 80), by=COMPACTOR)
     upper = story.copy(80, 99, (1, 80), (2, 90))
@@ -376,15 +366,13 @@ def test_two_segments_in_pieces_do_not_stand_in_each_others_way() -> None:
     assert outputs[0].id == story.choose(lineage=lineage).segments[0].newest.id
 
 
-def test_where_another_lineage_lies_over_what_is_served_in_pieces_rounds_end() -> None:
-    story = Story()
+def test_where_another_lineage_lies_over_what_is_served_in_pieces_rounds_end(story: Story) -> None:
     in_pieces(story)
     story.copy(45, 64, (0, 45), (2, 55))
     assert SourcesEnd.OTHER_LINEAGE is story.choose(lineage=ELECTED).limit.why
 
 
-def test_what_cannot_be_passed_over_keeps_no_other_late_copy() -> None:
-    story = Story()
+def test_what_cannot_be_passed_over_keeps_no_other_late_copy(story: Story) -> None:
     late, pieces = overtaken(story, 10, 24)
     made = story.merge(*pieces[:3])
     story.move(late, FINISHED)
@@ -398,9 +386,10 @@ def test_what_cannot_be_passed_over_keeps_no_other_late_copy() -> None:
     assert [made.id] == [each.newest.id for each in story.choose().segments if each.late]
 
 
-def test_where_a_late_copy_is_passed_over_a_begun_one_that_ends_within_is_waited_for() -> None:
+def test_where_a_late_copy_is_passed_over_a_begun_one_that_ends_within_is_waited_for(
+    story: Story,
+) -> None:
     """Both ends cannot be kept: the swap would be refused, each time behind all the work."""
-    story = Story()
     begun = story.begin(5, 27)
     late, pieces = overtaken(story, 10, 24)
     story.merge(*pieces[:3])
@@ -410,9 +399,8 @@ def test_where_a_late_copy_is_passed_over_a_begun_one_that_ends_within_is_waited
     assert SourcesEnd.MARGIN is story.choose().limit.why
 
 
-def test_what_no_word_can_close_keeps_nothing_else_open() -> None:
+def test_what_no_word_can_close_keeps_nothing_else_open(story: Story) -> None:
     """A copy over all of an output is hidden by it, and elsewhere a late one hides something."""
-    story = Story()
     late, pieces = overtaken(story, 10, 24)
     story.merge(*pieces[:3])
     story.move(late, FINISHED)
@@ -429,8 +417,7 @@ def test_what_no_word_can_close_keeps_nothing_else_open() -> None:
     assert () == reasserted(story.cache, (), 0)
 
 
-def test_check_distinguishes_a_late_copy_from_a_lost_segment() -> None:
-    story = Story()
+def test_check_distinguishes_a_late_copy_from_a_lost_segment(story: Story) -> None:
     late, pieces = overtaken(story, 10, 24)
     story.merge(*pieces[:3])
     story.move(late, FINISHED)
@@ -485,8 +472,7 @@ def _groups(parts: list[RemoteLogSegment], bounds: list[int]) -> list[list[Remot
     return groups
 
 
-def test_an_update_in_a_segments_own_name_changes_nothing_of_it() -> None:
-    story = Story()
+def test_an_update_in_a_segments_own_name_changes_nothing_of_it(story: Story) -> None:
     made = story.copy(0, 9)
     known = story.cache.find(made.id)
     assert known is not None

@@ -116,9 +116,13 @@ def test_a_replacement_that_is_deleted_leaves_a_hole_until_the_source_is_asserte
     assert ["A"] == three.reads(10)
 
 
-def test_a_late_duplicate_comes_back_and_its_deletion_leaves_a_hole() -> None:
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_a_late_duplicate_comes_back_and_its_deletion_leaves_a_hole(story: Story) -> None:
     """Z2, Z3, AT-10."""
-    story = Story()
     story.copy("A", 0, 49)
     story.copy("R", 0, 49)
     story.copy("S", 0, 49)
@@ -162,8 +166,7 @@ def test_an_id_can_come_back_once_it_is_forgotten(three: Story) -> None:
     assert ["R"] == three.reads(10)
 
 
-def test_an_upload_that_overlaps_shadows_what_it_covers() -> None:
-    story = Story()
+def test_an_upload_that_overlaps_shadows_what_it_covers(story: Story) -> None:
     story.copy("R", 0, 99)
     story.copy("S", 100, 149)
     story.copy("L", 50, 149)
@@ -177,10 +180,9 @@ def test_an_upload_that_overlaps_shadows_what_it_covers() -> None:
     [(0, 89, ["R", "R", "hole"]), (10, 99, ["hole", "R", "R"])],
 )
 def test_a_replacement_of_another_range_leaves_a_hole(
-    start: int, end: int, expected: list[str]
+    story: Story, start: int, end: int, expected: list[str]
 ) -> None:
     """C9."""
-    story = Story()
     story.copy("A", 0, 99)
     story.copy("R", start, end)
     story.move("A", KILL)
@@ -188,8 +190,7 @@ def test_a_replacement_of_another_range_leaves_a_hole(
     assert [(end + 1, 99) if end < 99 else (0, start - 1)] == story.cache.holes(0)
 
 
-def test_each_epoch_has_its_own_map() -> None:
-    story = Story()
+def test_each_epoch_has_its_own_map(story: Story) -> None:
     story.copy("A", 0, 49, (0, 0), (1, 30))
     story.copy("B", 50, 99, (1, 50))
     story.copy("C", 100, 149, (1, 100), (2, 120))

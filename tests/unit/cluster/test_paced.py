@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,12 +69,9 @@ def test_a_wait_ends_at_a_stop_and_its_requests_are_owed() -> None:
     class LeftError(Exception):
         pass
 
-    def leave() -> None:
-        raise LeftError
-
     slow = PaceLimits(requests_per_second=0.001, bytes_per_second=1 << 20, pause_ms=60_000)
     layout, clock = paced(Refusing(1), slow)
-    impatient = replace(layout, waiting=leave)
+    impatient = replace(layout, waiting=Mock(side_effect=LeftError))
     for _ in range(2):
         with pytest.raises(LeftError):
             impatient.read_own("name")

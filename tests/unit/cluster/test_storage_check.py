@@ -20,6 +20,7 @@ from keeplast.errors import UnavailableError
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.tier.objects.stores import ObstoreObjects, is_forbidden, open_tree
 from tests.support.attached_tier import PARTITION, AttachedTier
+from tests.support.heard_calls import hear
 from tests.support.refusing_s3 import RefusingS3, refusing_s3
 from tests.unit.attach.test_attached_rounds import write_history
 
@@ -199,15 +200,14 @@ def test_a_store_that_heeds_no_conditions_is_refused(s3: RefusingS3) -> None:
 def test_a_probe_that_another_process_removes_in_between_is_tried_by_another_name(
     s3: RefusingS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, gone = obstore.put, [True]
+    gone = [True]
 
-    def put_after_removal(store: object, key: str, data: bytes, **how: Any) -> object:
-        if how["mode"] == "create" and gone:
+    def put_after_removal(*_: object, mode: str, **__: object) -> None:
+        if mode == "create" and gone:
             gone.clear()
             s3.objects.clear()
-        return put(store, key, data, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(obstore, "put", put_after_removal)
+    hear(monkeypatch, obstore, "put", put_after_removal)
     at(s3).check_conditions()
     assert ([], {}) == (gone, s3.objects)
 

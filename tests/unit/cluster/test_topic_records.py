@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,10 +90,10 @@ def test_the_end_of_the_log_is_the_end() -> None:
 
 
 def test_names_of_headers_that_are_no_text_are_not_shown() -> None:
-    def fails() -> Any:
-        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")
-
-    (found,) = read([record(6, fails)], [failure("_PARTITION_EOF")])
+    (found,) = read(
+        [record(6, Mock(side_effect=UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")))],
+        [failure("_PARTITION_EOF")],
+    )
     assert found.headers is None
 
 

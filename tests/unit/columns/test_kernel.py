@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from numba.core.registry import cpu_target
@@ -134,7 +135,7 @@ def test_folder_that_cannot_be_written_is_used_for_the_kernels_that_it_has(tmp_p
     def chosen() -> Path:
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True,
-            check=True, timeout=60,
+            check=True, timeout=900,
         )  # fmt: skip
         return Path(done.stdout.strip())
 
@@ -190,11 +191,12 @@ def test_part_is_not_for_python_to_call(declared: Any) -> None:
 def test_cache_that_became_full_costs_the_next_process_time_and_nothing_else(
     declared: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
     monkeypatch.setattr(declared._cache, "load_overload", lambda *_: None)
-    monkeypatch.setattr(declared._cache, "save_overload", full)
+    monkeypatch.setattr(
+        declared._cache,
+        "save_overload",
+        Mock(side_effect=OSError(errno.ENOSPC, "no space left on device")),
+    )
     assert 8 == declared(5)
 
 
@@ -249,10 +251,11 @@ def test_what_is_kept_is_loaded_without_what_only_a_compiler_needs(
     assert 8 == declared(5)
     again = kernel.kernel("int64(int64)")(_twice)
 
-    def refuse() -> None:
-        raise AssertionError("all that code can be made of was registered")
-
-    monkeypatch.setattr(cpu_target.target_context, "refresh", refuse)
+    monkeypatch.setattr(
+        cpu_target.target_context,
+        "refresh",
+        Mock(side_effect=AssertionError("all that code can be made of was registered")),
+    )
     assert 8 == again(5)
 
 

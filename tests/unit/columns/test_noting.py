@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from keeplast.columns import verdicts, winners
-from keeplast.columns.ranks import NotingKeyMap
-from keeplast.columns.verdicts import DISORDER
+from keeplast.columns import retained, winners
+from keeplast.columns.retained import DISORDER
+from keeplast.columns.version_ranks import NotingKeyMap
 from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS, new_ledger
 
 
@@ -80,10 +80,10 @@ def test_forgotten_notes_leave_the_map_to_be_asked() -> None:
 
 def test_offsets_that_do_not_ascend_are_noticed() -> None:
     offsets = np.array([4, 5, 9, 9], np.int64)
-    assert 9 == verdicts.last_ascending(0, 3, 3, offsets)
-    assert DISORDER == verdicts.last_ascending(0, 4, 3, offsets)
-    assert DISORDER == verdicts.last_ascending(0, 1, 4, offsets)
-    assert -1 == verdicts.last_ascending(0, 0, -1, offsets)
+    assert 9 == retained.last_ascending(0, 3, 3, offsets)
+    assert DISORDER == retained.last_ascending(0, 4, 3, offsets)
+    assert DISORDER == retained.last_ascending(0, 1, 4, offsets)
+    assert -1 == retained.last_ascending(0, 0, -1, offsets)
 
 
 @given(runs=st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4))

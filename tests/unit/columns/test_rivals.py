@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from keeplast.columns.ranks import PartKeyMap, RivalKeyMap
+from keeplast.columns.version_ranks import PartKeyMap, RivalKeyMap
 from keeplast.columns.winners import LOSES, SHARDS, WINS, ReasonLedger, sort_by_shard
 
 PART = st.lists(st.integers(0, 200), max_size=60)

@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.columns.batches import DELETE, DELETE_EMPTY, RETAIN_EMPTY
-from keeplast.columns.ranks import HAS_VERSION
-from keeplast.columns.rows import HAS_KEY, HAS_VALUE, PLAIN
-from keeplast.columns.verdicts import (
+from keeplast.columns.retained import (
     ABORTED_DATA,
     ANY_EXPIRES,
     EXPIRED_MARKER,
@@ -21,17 +19,19 @@ from keeplast.columns.verdicts import (
     UNCONTESTED_EXPIRES,
     UNVERSIONED_EXPIRES,
 )
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE, PLAIN
+from keeplast.columns.version_ranks import HAS_VERSION
 from keeplast.columns.winners import LOSES, UNKNOWN, WINS
 from keeplast.model.partition import INT64_MAX, delete_horizon
 from tests.support.called_part import called_part
 
 NOW = 1000
 NONE = -1
-DISCARDS: Callable[..., bool] = called_part(verdicts.discards_records)
-KEPT_FROM: Callable[..., int] = called_part(verdicts.kept_from)
-ON_BATCH: Callable[..., int] = called_part(verdicts.batch_verdict)
-ON_RECORD: Callable[..., int] = called_part(verdicts.record_verdict)
-HORIZON: Callable[..., int] = called_part(verdicts.new_horizon)
+DISCARDS: Callable[..., bool] = called_part(retained.discards_records)
+KEPT_FROM: Callable[..., int] = called_part(retained.kept_from)
+ON_BATCH: Callable[..., int] = called_part(retained.batch_verdict)
+ON_RECORD: Callable[..., int] = called_part(retained.record_verdict)
+HORIZON: Callable[..., int] = called_part(retained.new_horizon)
 PLAIN_RECORD = HAS_KEY | HAS_VALUE
 TOMBSTONE = HAS_KEY
 

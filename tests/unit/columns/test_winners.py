@@ -70,9 +70,13 @@ class Numbered:
         return is_new.tolist()
 
 
+@pytest.fixture
+def numbered() -> Numbered:
+    return Numbered()
+
+
 @pytest.mark.parametrize("items", [10, 100, 1000, 5000])
-def test_om01_every_key_finds_its_offset(items: int) -> None:
-    numbered = Numbered()
+def test_om01_every_key_finds_its_offset(numbered: Numbered, items: int) -> None:
     keys = list(range(items))
     numbered.put(keys, keys)
     assert keys == numbered.get(keys)
@@ -85,31 +89,27 @@ def test_om02_an_empty_map_finds_nothing() -> None:
     assert len(Numbered().map) == 0
 
 
-def test_om03_a_map_at_its_limit_still_answers_for_an_unknown_key() -> None:
-    numbered = Numbered()
+def test_om03_a_map_at_its_limit_still_answers_for_an_unknown_key(numbered: Numbered) -> None:
     keys = [37 + i for i in range(4096 // SLOT_BYTES)]
     numbered.put(keys, keys)
     assert [ABSENT, keys[-1]] == numbered.get([36, keys[-1]])
 
 
-def test_om04_knowing_a_key_without_an_offset_changes_no_entry() -> None:
+def test_om04_knowing_a_key_without_an_offset_changes_no_entry(numbered: Numbered) -> None:
     """Where a bounded map ends is the pass's business; announced keys count as absent."""
-    numbered = Numbered()
     numbered.put([37, 40], [37, 40])
     numbered.announce([40, 41])
     assert [37, 40, ABSENT] == numbered.get([37, 40, 41])
 
 
-def test_om05_the_greatest_offset_put_wins_whenever_it_comes() -> None:
-    numbered = Numbered()
+def test_om05_the_greatest_offset_put_wins_whenever_it_comes(numbered: Numbered) -> None:
     numbered.put([5, 6, 5], [10, 11, 12])
     assert [12, 11] == numbered.get([5, 6])
     numbered.put([5], [3])
     assert [12, 11] == numbered.get([5, 6])
 
 
-def test_om06_number_of_keys_after_each_put() -> None:
-    numbered = Numbered()
+def test_om06_number_of_keys_after_each_put(numbered: Numbered) -> None:
     found = []
     for key in (1, 2, 2, 3, 1):
         numbered.put([key], [0])
@@ -117,8 +117,7 @@ def test_om06_number_of_keys_after_each_put() -> None:
     assert found == [1, 2, 2, 3, 3]
 
 
-def test_a_record_loses_only_below_its_keys_winner() -> None:
-    numbered = Numbered()
+def test_a_record_loses_only_below_its_keys_winner(numbered: Numbered) -> None:
     numbered.put([1, 2, 3], [10, 10, 10])
     numbered.announce([4])
     expected = [LOSES, WINS, WINS, UNKNOWN, UNKNOWN]
@@ -126,14 +125,12 @@ def test_a_record_loses_only_below_its_keys_winner() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2**32, INT64_MAX])
-def test_any_offset_is_stored_exactly(offset: int) -> None:
-    numbered = Numbered()
+def test_any_offset_is_stored_exactly(numbered: Numbered, offset: int) -> None:
     numbered.put([1], [offset])
     assert [offset, ABSENT] == numbered.get([1, 2])
 
 
-def test_announced_keys_are_new_once() -> None:
-    numbered = Numbered()
+def test_announced_keys_are_new_once(numbered: Numbered) -> None:
     numbered.put([1], [1])
     assert [0, 1, 1, 0, 0] == numbered.announce([1, 2, 3, 2, 1])
     assert len(numbered.map) == 3
@@ -216,8 +213,7 @@ def test_rows_of_other_shards_are_left_to_their_own_tasks() -> None:
     assert starts[16] - starts[8] == len(numbered.map)
 
 
-def test_a_million_keys_take_40_bytes_each_at_most() -> None:
-    numbered = Numbered()
+def test_a_million_keys_take_40_bytes_each_at_most(numbered: Numbered) -> None:
     count = 1_000_000
     keys = np.arange(count)
     for part in np.array_split(keys, 20):
@@ -229,9 +225,8 @@ def test_a_million_keys_take_40_bytes_each_at_most() -> None:
     assert sample == numbered.get(sample)
 
 
-def test_keys_that_come_again_do_not_make_the_map_grow() -> None:
+def test_keys_that_come_again_do_not_make_the_map_grow(numbered: Numbered) -> None:
     """A step reserves a slot for each of its rows; that is paid once, not at every repetition."""
-    numbered = Numbered()
     keys = np.arange(300_000)
     numbered.put(keys, keys)
     numbered.put(keys, keys)

@@ -8,6 +8,7 @@ import pytest
 
 import keeplast
 from keeplast.config.definitions import BY_KEY
+from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import (
     FILE_BYTES_MAX,
     BrokerConfig,
@@ -19,7 +20,6 @@ from keeplast.config.layers import (
     flags_layer,
 )
 from keeplast.config.setting_rows import assumed_defaults, assumed_of_kept, assumed_sentence
-from keeplast.config.settings import Settings
 from keeplast.config.sources import read_settings
 from keeplast.errors import InvalidError
 from keeplast.format.meta_properties import MetaProperties, encode

@@ -17,12 +17,10 @@ from keeplast.config.definition import (
     value_text,
 )
 from keeplast.config.definitions import TOPIC_DEFINITIONS
+from keeplast.config.effective_settings import Effective, Settings, contradictions
 from keeplast.config.layers import file_layer, flags_layer
-from keeplast.config.settings import Effective, Settings, contradictions
 from keeplast.errors import InvalidError
 from keeplast.model.topic_config import Strategy
-
-DAY_MS = 86_400_000
 
 
 def values_of(**changed: object) -> dict[str, Effective]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,22 +84,24 @@ def test_no_vector_is_forgotten() -> None:
     assert len(ENTRIES) == len(EXPECTED_RECORDS)
 
 
-@pytest.mark.parametrize(("number", "text"), VECTORS["uvarint"].items())
-def test_unsigned_varint(number: str, text: str) -> None:
-    assert bytes.fromhex(text) == encode_unsigned(int(number))
-    assert (int(number), len(text) // 2) == decode_unsigned(bytes.fromhex(text))
-
-
-@pytest.mark.parametrize(("number", "text"), VECTORS["varint"].items())
-def test_varint(number: str, text: str) -> None:
-    assert bytes.fromhex(text) == encode_varint(int(number))
-    assert (int(number), len(text) // 2) == decode_varint(bytes.fromhex(text))
-
-
-@pytest.mark.parametrize(("number", "text"), VECTORS["varlong"].items())
-def test_varlong(number: str, text: str) -> None:
-    assert bytes.fromhex(text) == encode_varlong(int(number))
-    assert (int(number), len(text) // 2) == decode_varlong(bytes.fromhex(text))
+@pytest.mark.parametrize(
+    ("encode", "decode", "number", "text"),
+    [
+        (encode, decode, number, text)
+        for kind, encode, decode in (
+            ("uvarint", encode_unsigned, decode_unsigned),
+            ("varint", encode_varint, decode_varint),
+            ("varlong", encode_varlong, decode_varlong),
+        )
+        for number, text in VECTORS[kind].items()
+    ],
+)
+def test_varints(
+    encode: Callable[[int], bytes], decode: Callable[[bytes], tuple[int, int]],
+    number: str, text: str,
+) -> None:  # fmt: skip
+    assert bytes.fromhex(text) == encode(int(number))
+    assert (int(number), len(text) // 2) == decode(bytes.fromhex(text))
 
 
 @pytest.mark.parametrize(("data", "crc"), VECTORS["crc32c"].items())

@@ -15,10 +15,10 @@ from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOIN
 from keeplast.format.record import Record
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
+from tests.support.durations import HOUR_MS
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS
 
-HOUR_MS = 3_600_000
 BOTH = frozenset({"compact", "delete"})
 
 

@@ -21,12 +21,12 @@ from keeplast.model.hold import KeptPoint
 from keeplast.model.topic_config import Strategy
 from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.objects.object_store import partition_prefix
+from tests.support.durations import HOUR_MS
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.reader import read_partition
 
 LATER_MS = 10 * 86_400_000
-HOUR_MS = 3_600_000
 
 
 def clean(cluster: Cluster, host: PartitionHost) -> bool:
@@ -169,9 +169,7 @@ def test_what_a_followers_pass_has_taken_the_store_knows_of_when_it_leads(
     cluster: Cluster,
 ) -> None:
     """Its checkpoint goes back to the store's; the records do not come back."""
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    b.become_follower(0)
+    a, b = cluster.leader_and_follower()
     write(a, 60)
     replicate(a, b)
     assert clean(cluster, b)
@@ -189,9 +187,7 @@ def test_what_a_followers_pass_has_taken_the_store_knows_of_when_it_leads(
 
 def led_and_followed(cluster: Cluster) -> tuple[PartitionHost, PartitionHost]:
     """Return a leader that has copied twelve records, and its follower."""
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    b.become_follower(0)
+    a, b = cluster.leader_and_follower()
     write(a, 12)
     a.roll()
     a.copy()
@@ -232,9 +228,7 @@ def test_st_23_a_followers_pass_keeps_what_an_aborted_transaction_is_known_by(
     cluster: Cluster, name: str
 ) -> None:
     """Object storage has its data; who leads next, or has it from a follower, has its marker."""
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    b.become_follower(0)
+    a, b = cluster.leader_and_follower()
     a.append([NewRecord(b"t", b"1")], producer_id=7, producer_epoch=0, base_sequence=0,
              is_transactional=True)  # fmt: skip
     a.roll()

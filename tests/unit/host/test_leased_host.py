@@ -17,6 +17,7 @@ from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import HostRole
 from keeplast.tier.metadata.facts import Leases
+from tests.support.durations import HOUR_MS
 from tests.support.leased_hosts import (
     LEASE_MS,
     SETTINGS,
@@ -29,7 +30,6 @@ from tests.support.leased_hosts import (
 )
 from tests.support.partition_maker import NOW_MS, PARTITION
 
-HOUR_MS = 3_600_000
 Make = Callable[..., LeaseWorld]
 
 
@@ -58,8 +58,12 @@ def leases(hosted: LeasedHost) -> Leases:
 # Who leads.
 
 
-def test_the_first_host_leads_and_the_next_one_follows(make: Make) -> None:
-    world = make()
+@pytest.fixture
+def world(make: Make) -> LeaseWorld:
+    return make()
+
+
+def test_the_first_host_leads_and_the_next_one_follows(world: LeaseWorld) -> None:
     a, b = world.host("a"), world.host("b")
     assert "leads at epoch 0" == a.step().words
     assert "leads at epoch 0" == a.step().words
@@ -67,8 +71,7 @@ def test_the_first_host_leads_and_the_next_one_follows(make: Make) -> None:
     assert (False, "follows a at epoch 0") == (standing.leads, standing.words)
 
 
-def test_a_host_that_only_follows_never_leads(make: Make) -> None:
-    world = make()
+def test_a_host_that_only_follows_never_leads(world: LeaseWorld) -> None:
     b = world.host("b", HostRole.FOLLOWER)
     assert "follows: no host leads" == b.step().words
     world.host("a").step()
@@ -79,8 +82,7 @@ def test_a_host_that_only_follows_never_leads(make: Make) -> None:
         b.host.append([NewRecord(b"k", b"v", NOW_MS)])
 
 
-def test_a_host_that_only_leads_takes_nothing_of_what_another_leads(make: Make) -> None:
-    world = make()
+def test_a_host_that_only_leads_takes_nothing_of_what_another_leads(world: LeaseWorld) -> None:
     a, b = world.led(), world.host("b", HostRole.LEADER)
     write(a, 40)
     a.turn()
@@ -95,8 +97,7 @@ def test_a_host_that_only_leads_takes_nothing_of_what_another_leads(make: Make) 
     assert 40 == b.host.log_end_offset
 
 
-def test_a_leader_that_renews_its_lease_is_not_taken_over(make: Make) -> None:
-    world = make()
+def test_a_leader_that_renews_its_lease_is_not_taken_over(world: LeaseWorld) -> None:
     a, b = world.led(), world.host("b")
     for _ in range(10):
         assert not b.step().leads
@@ -106,8 +107,7 @@ def test_a_leader_that_renews_its_lease_is_not_taken_over(make: Make) -> None:
     assert not b.step().leads
 
 
-def test_a_leader_that_is_silent_for_its_lease_is_taken_over_and_fenced(make: Make) -> None:
-    world = make()
+def test_a_leader_that_is_silent_for_its_lease_is_taken_over_and_fenced(world: LeaseWorld) -> None:
     a, b = world.led(), world.host("b")
     written = write(a, 40)
     a.turn()
@@ -125,17 +125,17 @@ def test_a_leader_that_is_silent_for_its_lease_is_taken_over_and_fenced(make: Ma
     assert state_of(kept) == state_of(read(a))
 
 
-def test_a_clock_that_jumps_ends_no_lease_of_another_time(make: Make) -> None:
+def test_a_clock_that_jumps_ends_no_lease_of_another_time(world: LeaseWorld) -> None:
     """What counts is how long the number was the same, seen by one clock; no times are compared."""
-    world = make()
     world.host("a").step()
     world.clock.advance(100 * LEASE_MS)
     # It looks for the first time, and has seen nothing for a moment only.
     assert not world.host("b").step().leads
 
 
-def test_a_leader_that_ends_in_good_order_hands_over_at_once_all_that_it_has(make: Make) -> None:
-    world = make()
+def test_a_leader_that_ends_in_good_order_hands_over_at_once_all_that_it_has(
+    world: LeaseWorld,
+) -> None:
     a, b = world.led(), world.host("b")
     written = write(a, 43)
     a.turn()
@@ -148,9 +148,8 @@ def test_a_leader_that_ends_in_good_order_hands_over_at_once_all_that_it_has(mak
 
 
 def test_what_is_held_without_a_lease_is_followed_and_taken_over_only_when_asked(
-    make: Make,
+    world: LeaseWorld,
 ) -> None:
-    world = make()
     with world.store("runs") as runs:
         runs.own(PARTITION, takes_over=False)
         b = world.host("b")
@@ -161,8 +160,9 @@ def test_what_is_held_without_a_lease_is_followed_and_taken_over_only_when_asked
             runs.own(PARTITION, takes_over=False)
 
 
-def test_a_command_by_hand_that_took_a_leader_over_gives_it_back_to_its_owner(make: Make) -> None:
-    world = make()
+def test_a_command_by_hand_that_took_a_leader_over_gives_it_back_to_its_owner(
+    world: LeaseWorld,
+) -> None:
     a = world.led()
     with world.store("a") as by_hand:
         by_hand.own(PARTITION, takes_over=True)
@@ -173,8 +173,7 @@ def test_a_command_by_hand_that_took_a_leader_over_gives_it_back_to_its_owner(ma
 # What counts as replicated.
 
 
-def test_records_are_acknowledged_once_object_storage_has_them(make: Make) -> None:
-    world = make()
+def test_records_are_acknowledged_once_object_storage_has_them(world: LeaseWorld) -> None:
     a = world.led()
     write(a, 43)
     assert 0 == a.host.high_watermark
@@ -183,8 +182,7 @@ def test_records_are_acknowledged_once_object_storage_has_them(make: Make) -> No
     assert a.host.high_watermark < a.host.log_end_offset
 
 
-def test_what_no_other_host_has_is_cut_when_its_leader_comes_back(make: Make) -> None:
-    world = make()
+def test_what_no_other_host_has_is_cut_when_its_leader_comes_back(world: LeaseWorld) -> None:
     a, b = world.led(), world.host("b")
     kept = write(a, 43)
     a.turn()
@@ -201,9 +199,8 @@ def test_what_no_other_host_has_is_cut_when_its_leader_comes_back(make: Make) ->
     assert state_of(kept) == state_of(read(b))
 
 
-def test_a_host_with_less_than_was_acknowledged_leads_only_when_asked(make: Make) -> None:
+def test_a_host_with_less_than_was_acknowledged_leads_only_when_asked(world: LeaseWorld) -> None:
     """An open transaction keeps what was promised from object storage."""
-    world = make()
     a, b = world.led(), world.host("b")
     a.host.append(
         [NewRecord(b"k", b"open", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0,
@@ -220,8 +217,7 @@ def test_a_host_with_less_than_was_acknowledged_leads_only_when_asked(make: Make
     assert b.step(takes_over=True).leads
 
 
-def test_records_that_were_acknowledged_are_never_cut(make: Make) -> None:
-    world = make()
+def test_records_that_were_acknowledged_are_never_cut(world: LeaseWorld) -> None:
     a, b = world.led(), world.host("b")
     write(a, 43)
     a.turn()
@@ -237,8 +233,9 @@ def test_records_that_were_acknowledged_are_never_cut(make: Make) -> None:
     assert 43 == again.host.log_end_offset
 
 
-def test_a_log_without_a_high_watermark_is_taken_whole_and_copied_at_once(make: Make) -> None:
-    world = make()
+def test_a_log_without_a_high_watermark_is_taken_whole_and_copied_at_once(
+    world: LeaseWorld,
+) -> None:
     a = world.led()
     written = write(a, 43)
     a.host.close()
@@ -254,8 +251,9 @@ def test_a_log_without_a_high_watermark_is_taken_whole_and_copied_at_once(make: 
     assert state_of(written) == state_of(read(b))
 
 
-def test_a_followers_pass_cleans_its_disk_and_changes_nothing_in_the_store(make: Make) -> None:
-    world = make()
+def test_a_followers_pass_cleans_its_disk_and_changes_nothing_in_the_store(
+    world: LeaseWorld,
+) -> None:
     a, b = world.led(), world.host("b")
     written = write(a, 83)
     a.copy()
@@ -270,8 +268,9 @@ def test_a_followers_pass_cleans_its_disk_and_changes_nothing_in_the_store(make:
     assert state_of(below(written, before.remote_end)) == state_of(read(b))
 
 
-def test_a_new_leader_drops_what_is_clean_and_goes_on_where_the_one_before_was(make: Make) -> None:
-    world = make()
+def test_a_new_leader_drops_what_is_clean_and_goes_on_where_the_one_before_was(
+    world: LeaseWorld,
+) -> None:
     a, b = world.led(), world.host("b")
     written = write(a, 83)
     a.copy()
@@ -409,8 +408,7 @@ def test_a_new_follower_begins_after_records_that_local_retention_would_remove(m
     assert state_of(written) == state_of(read(b))
 
 
-def test_settings_of_the_store_count_from_the_next_turn_on(make: Make) -> None:
-    world = make()
+def test_settings_of_the_store_count_from_the_next_turn_on(world: LeaseWorld) -> None:
     a = world.led()
     write(a, 43)
     a.turn()
@@ -428,8 +426,7 @@ def test_settings_of_the_store_count_from_the_next_turn_on(make: Make) -> None:
 # What is asked wrongly.
 
 
-def test_a_log_of_another_topic_of_the_same_name_is_refused_and_stays(make: Make) -> None:
-    world = make()
+def test_a_log_of_another_topic_of_the_same_name_is_refused_and_stays(world: LeaseWorld) -> None:
     a = world.led()
     write(a, 43)
     a.host.close()
@@ -446,8 +443,7 @@ def test_a_log_of_another_topic_of_the_same_name_is_refused_and_stays(make: Make
     assert before == sorted((world.root / "a" / str(other)).iterdir())
 
 
-def test_a_role_that_no_host_has_is_refused(make: Make) -> None:
-    world = make()
+def test_a_role_that_no_host_has_is_refused(world: LeaseWorld) -> None:
     with (
         pytest.raises(InvalidError, match="no role of a host"),
         host_partition(world.store("a"), PARTITION, world.root / "a", role="king"),
@@ -461,8 +457,7 @@ def test_a_lease_has_a_time_between_a_second_and_an_hour(lease_ms: int) -> None:
         check_lease_ms(lease_ms)
 
 
-def test_a_log_that_is_a_link_is_refused(make: Make) -> None:
-    world = make()
+def test_a_log_that_is_a_link_is_refused(world: LeaseWorld) -> None:
     (world.root / "broker").mkdir()
     (world.root / "a").mkdir()
     (world.root / "a" / str(PARTITION)).symlink_to(world.root / "broker")

@@ -18,13 +18,13 @@ from keeplast.model.topic_config import HostRole
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from tests.support.crashing_files import CrashingFiles, Image, Mode
+from tests.support.durations import HOUR_MS
 from tests.support.host_process import CHANGES
 from tests.support.leased_hosts import Entry, LeaseWorld, read, state_of, write
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import Crash
 from tests.support.turns import Turn
 
-HOUR_MS = 3_600_000
 POINTS, POINTS_ALL = 4, 32
 """How many points at which it dies a run takes of each, and a run of everything."""
 SETTINGS = {"local.retention.ms": str(HOUR_MS)}

@@ -9,9 +9,9 @@ import pytest
 from keeplast.host.partition_host import plan_local_retention
 from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
+from tests.support.durations import HOUR_MS
 from tests.support.partition_maker import COMPACT, NOW_MS
 
-HOUR_MS = 3_600_000
 BY_TIME = replace(COMPACT, local_retention_ms=HOUR_MS, local_retention_bytes=-1)
 REQUIRES_CLEAN = replace(
     BY_TIME, local_delete_requires_clean=True, local_delete_max_extra_ms=HOUR_MS

@@ -40,9 +40,7 @@ def test_a_log_is_read_through_both_tiers(cluster: Cluster) -> None:
 
 def test_follower_takes_over_where_the_leader_was(cluster: Cluster) -> None:
     """ST-15: stale local segments below the first dirty offset go; the log goes on."""
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    b.become_follower(0)
+    a, b = cluster.leader_and_follower()
     write(a, 40)
     replicate(a, b)
     a.copy()

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -264,8 +265,7 @@ def test_a_file_that_became_shorter_is_searched_again(tmp_path: Path) -> None:
 def test_the_search_may_be_ended(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"nothing")
 
-    def progressed(read_bytes: int) -> None:
-        raise StoppedError("stopped")
-
     with pytest.raises(StoppedError):
-        search_foreign(below(tmp_path), wanted(KEY), progressed=progressed)
+        search_foreign(
+            below(tmp_path), wanted(KEY), progressed=Mock(side_effect=StoppedError("stopped"))
+        )

@@ -18,11 +18,11 @@ from keeplast.survey.bounds import Checkpoints
 from keeplast.survey.notes import RollNote
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.wording import basis_words
+from tests.support.durations import HOUR_MS
 from tests.support.log_builder import LogBuilder
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS, PARTITION
 
-HOUR_MS = 3_600_000
 LAG_MS = 30 * DAY_MS
 
 

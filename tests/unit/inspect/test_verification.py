@@ -39,7 +39,15 @@ from keeplast.model.document import Verdict, encode
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, make_pair
+from tests.support.cleaned_pair import (
+    BOUND,
+    LATE_MS,
+    SECOND_MS,
+    TOPIC,
+    CleanedPair,
+    broken,
+    make_pair,
+)
 from tests.support.damaged_log import DamagedLog
 from tests.support.flipped import flip
 from tests.support.legacy_sets import encode_message_set
@@ -49,10 +57,6 @@ from tests.support.scenario_log import DAY_MS, PARTITION, ScenarioLog
 
 def verifier(**settings: Any) -> Verifier:
     return Verifier(LocalFiles(), replace(VerifySettings(topic=TOPIC), **settings))
-
-
-def broken(report: VerificationReport) -> list[str]:
-    return [check.name for check in report.checks if check.verdict is Verdict.BROKEN]
 
 
 def unjudged(report: VerificationReport) -> list[str]:
@@ -175,8 +179,12 @@ def test_records_after_the_end_of_a_round_must_stay(kept: Path) -> None:
     assert {19, 20} == {finding.offset for finding in report.check("untouched").findings}
 
 
-def test_younger_than_the_lag_must_not_be_touched(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path)
+@pytest.fixture
+def pair(tmp_path: Path) -> CleanedPair:
+    return make_pair(tmp_path)
+
+
+def test_younger_than_the_lag_must_not_be_touched(pair: CleanedPair) -> None:
     topic = replace(TOPIC, min_compaction_lag_ms=SECOND_MS - START_MS - 18)
     report = verifier(topic=topic, now_ms=SECOND_MS).verify_pair(pair.before, pair.after)
     assert "untouched" in broken(report)
@@ -220,8 +228,7 @@ def test_replicas_cleaned_at_different_times_hold(tmp_path: Path) -> None:
         assert Verdict.HOLDS is report.verdict, encode(report)
 
 
-def test_replica_that_lags_holds(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path)
+def test_replica_that_lags_holds(pair: CleanedPair) -> None:
     log = DamagedLog(pair.before)
     log.segments[BOUND].clear()
     log.save()
@@ -230,8 +237,7 @@ def test_replica_that_lags_holds(tmp_path: Path) -> None:
     assert "the logs end at 28 and 24" in report.notes
 
 
-def test_replicas_that_differ_in_a_value_or_lack_one_are_broken(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path)
+def test_replicas_that_differ_in_a_value_or_lack_one_are_broken(pair: CleanedPair) -> None:
     log = DamagedLog(pair.after)
     log.change(14, value=b"another")
     log.drop(21)
@@ -246,8 +252,7 @@ def test_replicas_that_differ_in_a_value_or_lack_one_are_broken(tmp_path: Path) 
     assert {14, 24} == {finding.offset for finding in report.check("winners").findings}
 
 
-def test_damaged_log_before_cleaning_leaves_nothing_to_judge(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path)
+def test_damaged_log_before_cleaning_leaves_nothing_to_judge(pair: CleanedPair) -> None:
     path = pair.before / f"{0:020d}.log"
     flip(path, 70)
     report = verifier(now_ms=SECOND_MS).verify_pair(pair.before, pair.after)
@@ -264,8 +269,7 @@ def test_old_formats_hold_after_conversion(tmp_path: Path) -> None:
             for i, key in enumerate((b"a", b"b", b"%d" % base))
         ]
         log.add(encode_message_set(records, magic=magic, codec=codec))
-    log.roll()
-    log.close()
+    log.finish()
     before = tmp_path / "before" / str(PARTITION)
     shutil.copytree(log.directory, before)
     log.clean()
@@ -277,8 +281,7 @@ def test_memory_that_is_too_small_for_the_log_changes_nothing(tmp_path: Path) ->
     log = ScenarioLog(tmp_path / "data", replace(TOPIC, delete_retention_ms=DAY_MS))
     for start in range(0, 6000, 100):
         log.append(*(_numbered(start + i) for i in range(100)))
-    log.roll()
-    log.close()
+    log.finish()
     before = tmp_path / "before" / str(PARTITION)
     shutil.copytree(log.directory, before)
     log.clean()
@@ -363,8 +366,7 @@ def test_the_final_record_has_the_greatest_rank_and_not_the_last_offset() -> Non
     )
 
 
-def test_report_is_json(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path)
+def test_report_is_json(pair: CleanedPair) -> None:
     report = verifier().verify_pair(pair.before, pair.after)
     document = json.loads(json.dumps(encode(report)))
     assert "holds" == document["verdict"]

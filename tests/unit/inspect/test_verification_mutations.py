@@ -22,7 +22,15 @@ from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.files import LocalFiles
 from keeplast.model.document import Verdict, encode
-from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, CleanedPair, make_pair
+from tests.support.cleaned_pair import (
+    BOUND,
+    LATE_MS,
+    SECOND_MS,
+    TOPIC,
+    CleanedPair,
+    broken,
+    make_pair,
+)
 from tests.support.damaged_log import DamagedLog, remade
 from tests.support.log_builder import START_MS
 
@@ -39,10 +47,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> CleanedPair:
 def judged(pair: CleanedPair, after: Path, now_ms: int | None = SECOND_MS) -> VerificationReport:
     settings = VerifySettings(topic=TOPIC, now_ms=now_ms)
     return Verifier(LocalFiles(), settings).verify_pair(pair.before, after)
-
-
-def broken(report: VerificationReport) -> list[str]:
-    return [check.name for check in report.checks if check.verdict is Verdict.BROKEN]
 
 
 def swap(after: DamagedLog, before: DamagedLog) -> None:
@@ -180,20 +184,19 @@ RECORD_DAMAGES: list[tuple[str, Damage, list[str], str, int]] = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def after(tmp_path: Path, pair: CleanedPair) -> Path:
+    return tmp_path / pair.after.name
+
+
 @pytest.mark.parametrize(
     ("damage", "checks", "words", "offset"),
     [case[1:] for case in RECORD_DAMAGES],
     ids=[case[0] for case in RECORD_DAMAGES],
 )
 def test_damage_is_called_by_its_name(
-    damage: Damage,
-    checks: list[str],
-    words: str,
-    offset: int,
-    pair: CleanedPair,
-    tmp_path: Path,
+    damage: Damage, checks: list[str], words: str, offset: int, pair: CleanedPair, after: Path
 ) -> None:
-    after = tmp_path / pair.after.name
     shutil.copytree(pair.after, after)
     log = DamagedLog(after)
     damage(log, DamagedLog(pair.before))
@@ -210,8 +213,7 @@ def test_undamaged_log_holds_in_every_check(pair: CleanedPair) -> None:
     assert {Verdict.HOLDS} == {check.verdict for check in report.checks}, encode(report)
 
 
-def test_finding_names_the_key(pair: CleanedPair, tmp_path: Path) -> None:
-    after = tmp_path / pair.after.name
+def test_finding_names_the_key(pair: CleanedPair, after: Path) -> None:
     shutil.copytree(pair.after, after)
     log = DamagedLog(after)
     log.drop(21)
@@ -221,9 +223,8 @@ def test_finding_names_the_key(pair: CleanedPair, tmp_path: Path) -> None:
 
 
 def test_missing_segment_is_lost_records_and_touched_batches(
-    pair: CleanedPair, tmp_path: Path
+    pair: CleanedPair, after: Path
 ) -> None:
-    after = tmp_path / pair.after.name
     shutil.copytree(pair.after, after)
     log = DamagedLog(after)
     log.remove_segment(BOUND)
@@ -234,8 +235,7 @@ def test_missing_segment_is_lost_records_and_touched_batches(
     assert [24, 25, 26, 27] == missing
 
 
-def test_flipped_bit_is_a_batch_that_cannot_be_read(pair: CleanedPair, tmp_path: Path) -> None:
-    after = tmp_path / pair.after.name
+def test_flipped_bit_is_a_batch_that_cannot_be_read(pair: CleanedPair, after: Path) -> None:
     shutil.copytree(pair.after, after)
     path = after / segment_file(0, LOG)
     data = bytearray(path.read_bytes())
@@ -264,9 +264,8 @@ def test_wrong_index_entries_are_named(pair: CleanedPair, tmp_path: Path) -> Non
 
 
 def test_transaction_index_with_an_unknown_version_is_broken(
-    pair: CleanedPair, tmp_path: Path
+    pair: CleanedPair, after: Path
 ) -> None:
-    after = tmp_path / pair.after.name
     shutil.copytree(pair.after, after)
     (after / segment_file(0, TXN_INDEX)).write_bytes(b"\1" * txn_index.ENTRY_BYTES)
     assert "transactions" in broken(judged(pair, after))

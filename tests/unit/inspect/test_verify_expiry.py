@@ -11,9 +11,9 @@ import pytest
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.files import LocalFiles
-from keeplast.model.document import Verdict
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.receipt_book import read_receipts
+from tests.support.cleaned_pair import broken
 from tests.support.expiring_log import BOTH, expiry_request, set_log_start
 from tests.support.partition_maker import (
     COMPACT,
@@ -66,10 +66,6 @@ def verify(
     settings = VerifySettings(topic=topic, now_ms=NOW_MS)
     receipts = () if receipt is None else read_receipts(receipt, LocalFiles())
     return Verifier(LocalFiles(), settings).verify_pair(before, after, receipts)
-
-
-def broken(report: VerificationReport) -> list[str]:
-    return [check.name for check in report.checks if check.verdict is Verdict.BROKEN]
 
 
 NOTE = (

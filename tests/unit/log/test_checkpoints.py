@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import CorruptError, RefusedError
-from keeplast.format.checkpoint import decode_offsets, encode_offsets
+from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log import checkpoints
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from tests.support.heard_calls import hear
 
 FILES = LocalFiles()
 NAME = CLEANER_CHECKPOINT
@@ -98,11 +99,7 @@ def test_a_content_is_parsed_once_however_many_partitions_ask(
 ) -> None:
     parsed: list[int] = []
 
-    def decode(data: bytes) -> dict[TopicPartition, int]:
-        parsed.append(len(data))
-        return decode_offsets(data)
-
-    monkeypatch.setattr(checkpoints, "decode_offsets", decode)
+    hear(monkeypatch, checkpoints, "decode_offsets", lambda data: parsed.append(len(data)))
     partitions = [TopicPartition(tmp_path.name, number) for number in range(200)]
     for number, partition in enumerate(partitions):
         update_checkpoint(FILES, tmp_path, NAME, {partition: number})

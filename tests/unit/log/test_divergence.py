@@ -47,8 +47,12 @@ def log_of(directory: Path, count: int) -> None:
             log.append([NewRecord(b"k%d" % i, b"v", NOW_MS)])
 
 
-def test_a_torn_tail_is_cut_after_the_last_whole_batch(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "t-0"
+
+
+def test_a_torn_tail_is_cut_after_the_last_whole_batch(directory: Path) -> None:
     log_of(directory, 5)
     path = directory / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-3])
@@ -59,9 +63,8 @@ def test_a_torn_tail_is_cut_after_the_last_whole_batch(tmp_path: Path) -> None:
     assert cut_torn_tail(LocalFiles(), directory) == 0
 
 
-def test_an_epoch_that_a_crash_left_without_a_record_is_forgotten(tmp_path: Path) -> None:
+def test_an_epoch_that_a_crash_left_without_a_record_is_forgotten(directory: Path) -> None:
     """Or what is replicated there would be taken for that leader's."""
-    directory = tmp_path / "t-0"
     log_of(directory, 5)
     path = directory / LEADER_EPOCH_CHECKPOINT
     path.write_bytes(leader_epoch.encode([LeaderEpoch(0, 0), LeaderEpoch(3, 5)]))
@@ -69,9 +72,8 @@ def test_an_epoch_that_a_crash_left_without_a_record_is_forgotten(tmp_path: Path
     assert leader_epoch.decode(path.read_bytes()) == (LeaderEpoch(0, 0),)
 
 
-def test_an_epoch_without_a_record_makes_room_for_the_next_leader(tmp_path: Path) -> None:
+def test_an_epoch_without_a_record_makes_room_for_the_next_leader(directory: Path) -> None:
     """Kafka: ``LeaderEpochFileCache.assign`` drops what is not monotonic."""
-    directory = tmp_path / "t-0"
     log_of(directory, 5)
     path = directory / LEADER_EPOCH_CHECKPOINT
     path.write_bytes(leader_epoch.encode([LeaderEpoch(0, 0), LeaderEpoch(3, 5)]))
@@ -80,9 +82,8 @@ def test_an_epoch_without_a_record_makes_room_for_the_next_leader(tmp_path: Path
     assert leader_epoch.decode(path.read_bytes()) == (LeaderEpoch(0, 0), LeaderEpoch(8, 5))
 
 
-def test_a_leader_that_wrote_nothing_gives_its_epoch_to_no_record(tmp_path: Path) -> None:
+def test_a_leader_that_wrote_nothing_gives_its_epoch_to_no_record(directory: Path) -> None:
     """It led at epoch 3, follows now, and gets what the leader of epoch 1 had written there."""
-    directory = tmp_path / "t-0"
     log_of(directory, 5)
     late = encode_batch([Record(5, NOW_MS, b"k", b"v")], leader_epoch=1)
     with LogAppender(directory, LocalFiles(), topic=COMPACT) as log:
@@ -92,8 +93,7 @@ def test_a_leader_that_wrote_nothing_gives_its_epoch_to_no_record(tmp_path: Path
     assert found == (LeaderEpoch(0, 0), LeaderEpoch(1, 5))
 
 
-def test_a_log_begins_again_at_an_offset(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
+def test_a_log_begins_again_at_an_offset(directory: Path) -> None:
     log_of(directory, 5)
     restart_log(LocalFiles(), directory, 50)
     with LogAppender(directory, LocalFiles(), topic=COMPACT) as log:

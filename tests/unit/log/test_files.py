@@ -12,6 +12,7 @@ import pytest
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log import files as write_back
 from keeplast.log.files import WRITE_BACK_BYTES, FileStat, LocalFiles, reading
+from tests.support.heard_calls import hear
 
 FILES = LocalFiles()
 CONTENT = bytes(range(256)) * 40
@@ -24,8 +25,12 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_link_is_refused_and_not_followed(path: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link"
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    return tmp_path / "link"
+
+
+def test_link_is_refused_and_not_followed(path: Path, link: Path) -> None:
     link.symlink_to(path)
     with pytest.raises(RefusedError):
         FILES.open_read(link)
@@ -40,16 +45,14 @@ def test_link_is_refused_and_not_followed(path: Path, tmp_path: Path) -> None:
     assert CONTENT == path.read_bytes()
 
 
-def test_dangling_link_exists_and_is_refused(tmp_path: Path) -> None:
-    link = tmp_path / "link"
+def test_dangling_link_exists_and_is_refused(link: Path, tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "nowhere")
     assert FILES.exists(link)
     with pytest.raises(RefusedError):
         FILES.open_read(link)
 
 
-def test_link_to_a_directory_is_no_directory(tmp_path: Path) -> None:
-    link = tmp_path / "link"
+def test_link_to_a_directory_is_no_directory(link: Path, tmp_path: Path) -> None:
     link.symlink_to(tmp_path)
     assert FILES.is_directory(tmp_path)
     assert not FILES.is_directory(link)
@@ -135,8 +138,7 @@ def test_durable_write_replaces_whole_files_and_leaves_no_other_file(path: Path)
     assert ["file"] == FILES.listdir(path.parent)
 
 
-def test_durable_write_goes_around_a_link_and_not_through_it(path: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link"
+def test_durable_write_goes_around_a_link_and_not_through_it(path: Path, link: Path) -> None:
     link.symlink_to(path)
     FILES.write_durable(link, b"new")
     assert CONTENT == path.read_bytes()
@@ -188,13 +190,12 @@ def test_a_large_file_begins_to_be_written_before_it_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, int]] = []
-    real = write_back.begin
-
-    def begin(fd: int, position: int, length: int) -> None:
-        begun.append((position, length))
-        real(fd, position, length)
-
-    monkeypatch.setattr(write_back, "begin", begin)
+    hear(
+        monkeypatch,
+        write_back,
+        "begin",
+        lambda fd, position, length: begun.append((position, length)),
+    )
     data = bytes(range(256)) * (WRITE_BACK_BYTES // 256)
     source = tmp_path / "source"
     source.write_bytes(data)

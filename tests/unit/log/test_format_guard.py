@@ -80,8 +80,12 @@ def test_files_of_a_newer_kafka_are_refused_by_name_and_left_alone(
     assert before == tree(directory)
 
 
-def test_a_newer_kafkas_interrupted_swap_is_not_finished_here(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_mixed_log(tmp_path)
+
+
+def test_a_newer_kafkas_interrupted_swap_is_not_finished_here(directory: Path) -> None:
     for suffix in (".log", ".index", ".timeindex"):
         shutil.copy(directory / f"{BASE}{suffix}", directory / f"{BASE}{suffix}.swap")
     (directory / f"{BASE}.vectorindex.swap").write_bytes(b"")
@@ -90,8 +94,7 @@ def test_a_newer_kafkas_interrupted_swap_is_not_finished_here(tmp_path: Path) ->
     assert before == tree(directory)
 
 
-def test_the_first_bytes_of_logs_are_returned_and_of_staged_ones_not(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_the_first_bytes_of_logs_are_returned_and_of_staged_ones_not(directory: Path) -> None:
     logs = sorted(directory.glob("*.log"))
     expected = {int(path.stem): path.read_bytes()[:61] for path in logs}
     first = logs[0]
@@ -100,8 +103,7 @@ def test_the_first_bytes_of_logs_are_returned_and_of_staged_ones_not(tmp_path: P
     assert expected == check_understood(directory, LocalFiles())[0]
 
 
-def test_versions_that_are_known_pass(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_versions_that_are_known_pass(directory: Path) -> None:
     writing("partition.metadata", b"version: 0\ntopic_id: lZ6vvmajTWKDBUTV6SQAtQ")(directory)
     writing("../meta.properties", b"#x\nversion=1\ncluster.id=c\nnode.id=1\n")(directory)
     check_understood(directory, LocalFiles())
@@ -110,8 +112,7 @@ def test_versions_that_are_known_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [f"{BASE}.log.bak", "notes.txt", "..log", f"{BASE}-0000000001.checkpoint", "a\nb", "ü"]
 )
-def test_other_names_are_ignored_and_reported(name: str, tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_other_names_are_ignored_and_reported(name: str, directory: Path) -> None:
     (directory / name).write_bytes(b"whatever")
     report = cleaned(directory)
     assert report.failure is None
@@ -143,8 +144,7 @@ SPECIAL: dict[str, Damage] = {
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex"])
 @pytest.mark.parametrize("special", SPECIAL)
-def test_an_irregular_file_is_refused(special: str, suffix: str, tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_an_irregular_file_is_refused(special: str, suffix: str, directory: Path) -> None:
     path = directory / f"{BASE}{suffix}"
     path.unlink(missing_ok=True)
     SPECIAL[special](path)
@@ -158,9 +158,8 @@ def test_an_irregular_file_is_refused(special: str, suffix: str, tmp_path: Path)
 @pytest.mark.parametrize("special", ["link out of the directory", "pipe", "dangling link"])
 @pytest.mark.parametrize("stage", [".swap", ".cleaned", ".deleted"])
 def test_staged_names_of_strangers_do_not_reach_outside(
-    stage: str, special: str, tmp_path: Path
+    directory: Path, stage: str, special: str, tmp_path: Path
 ) -> None:
-    directory = write_mixed_log(tmp_path)
     secret = tmp_path / "secret"
     secret.write_bytes(b"not yours")
     path = directory / f"{BASE}.log{stage}"
@@ -173,8 +172,7 @@ def test_staged_names_of_strangers_do_not_reach_outside(
     assert b"not yours" == secret.read_bytes()
 
 
-def test_an_index_that_claims_to_be_huge_takes_no_memory(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_an_index_that_claims_to_be_huge_takes_no_memory(directory: Path) -> None:
     for suffix in (".index", ".timeindex", ".txnindex"):
         path = directory / f"{BASE}{suffix}"
         path.touch()
@@ -183,8 +181,7 @@ def test_an_index_that_claims_to_be_huge_takes_no_memory(tmp_path: Path) -> None
     assert report.failure is None
 
 
-def test_a_partition_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_a_partition_that_changes_meanwhile_is_noticed(directory: Path) -> None:
     before = tree(directory)
     request = clean_request(directory, topic=SMALL_SEGMENTS)
     log = directory / f"{60:020d}.log"

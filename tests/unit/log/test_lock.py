@@ -13,6 +13,7 @@ import pytest
 
 from keeplast.errors import RefusedError
 from keeplast.log.lock import is_locked, locked
+from tests.support.heard_calls import hear
 
 HOLD = """
 import fcntl, os, sys
@@ -71,17 +72,15 @@ def test_a_user_who_may_only_read_the_lock_file_sees_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It said that no process held a directory that a broker served."""
-    opened = os.open
 
-    def only_reads(path: Path, flags: int, mode: int = 0o777) -> int:
+    def only_reads(path: Path, flags: int, *_: int) -> None:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return opened(path, flags, mode)
 
     process = held_by_another(tmp_path)
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(os, "open", only_reads)
+            hear(patched, os, "open", only_reads)
             assert is_locked(tmp_path)
     finally:
         release(process)
@@ -134,13 +133,7 @@ def test_lock_on_a_file_that_has_lost_its_name_is_no_lock(
     """Another process removes its file between our opening and our locking."""
     path = tmp_path / ".lock"
     path.write_bytes(b"")
-    real = fcntl.lockf
-
-    def lockf(fd: int, operation: int) -> None:
-        path.unlink()
-        real(fd, operation)
-
-    monkeypatch.setattr("keeplast.log.lock.fcntl.lockf", lockf)
+    hear(monkeypatch, fcntl, "lockf", lambda fd, operation: path.unlink())
     with pytest.raises(RefusedError), locked(tmp_path):
         pass
 

@@ -30,8 +30,12 @@ def names(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
 
-def test_files_of_a_killed_export_are_swept(tmp_path: Path) -> None:
-    target = tmp_path / "out"
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_files_of_a_killed_export_are_swept(target: Path, tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(target)], check=False)
     assert -9 == killed.returncode
     assert [".out.0123abcd.lock", ".out.0123abcd.partial"] == names(tmp_path)
@@ -39,8 +43,9 @@ def test_files_of_a_killed_export_are_swept(tmp_path: Path) -> None:
     assert [] == names(tmp_path)
 
 
-def test_a_running_export_and_those_to_other_places_are_left_alone(tmp_path: Path) -> None:
-    target = tmp_path / "out"
+def test_a_running_export_and_those_to_other_places_are_left_alone(
+    target: Path, tmp_path: Path
+) -> None:
     (tmp_path / ".out.00000000.partial").mkdir()
     others = [".other.00000000.partial", ".out.later.partial", ".out.00000000.partial.kept"]
     for name in others:
@@ -54,8 +59,7 @@ def test_a_running_export_and_those_to_other_places_are_left_alone(tmp_path: Pat
     assert sorted(others) == names(tmp_path)
 
 
-def test_an_export_gets_its_name_and_leaves_nothing_else(tmp_path: Path) -> None:
-    target = tmp_path / "out"
+def test_an_export_gets_its_name_and_leaves_nothing_else(target: Path, tmp_path: Path) -> None:
     for content in ("one", "two"):
         place = ExportPlace(target)
         with place.held():
@@ -67,9 +71,8 @@ def test_an_export_gets_its_name_and_leaves_nothing_else(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_an_earlier_export_that_was_renamed_for_a_killed_one_is_not_lost(
-    tmp_path: Path, is_there: bool
+    target: Path, tmp_path: Path, is_there: bool
 ) -> None:
-    target = tmp_path / "out"
     for name, content in ((".out.22222222.replaced", "old"), (".out.22222222.partial", "new")):
         (tmp_path / name).mkdir()
         (tmp_path / name / content).touch()

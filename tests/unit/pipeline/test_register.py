@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from py4j.protocol import Py4JError
@@ -116,11 +117,11 @@ def test_a_spark_that_is_too_old_is_refused_first() -> None:
 
 
 def test_a_pyspark_without_data_sources_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> object:
-        raise ModuleNotFoundError("No module named it", name="pyspark.sql.datasource")
-
     monkeypatch.delitem(vars(keeplast), "register", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(__version__="3.5.9"))
-    monkeypatch.setattr("keeplast.importlib.import_module", missing)
+    monkeypatch.setattr(
+        "keeplast.importlib.import_module",
+        Mock(side_effect=ModuleNotFoundError("No module named it", name="pyspark.sql.datasource")),
+    )
     with pytest.raises(ImportError, match=r"PySpark 4\.2 or newer; 3\.5\.9 is installed"):
         _ = keeplast.register

@@ -74,15 +74,20 @@ def test_a_new_stream_begins_at_the_end_by_default(log: LogBuilder) -> None:
     assert at(2) == reader_of(log, startingOffsets='{"t":{"0":2}}').initialOffset()
 
 
-def test_a_batch_is_the_range_between_two_offsets(log: LogBuilder) -> None:
-    reader = reader_of(log)
+@pytest.fixture
+def reader(log: LogBuilder) -> LogStreamReader:
+    return reader_of(log)
+
+
+def test_a_batch_is_the_range_between_two_offsets(reader: LogStreamReader) -> None:
     assert at(3) == latest(reader, at(1))
     assert [1, 2] == read(reader, at(1), at(3))
     assert [] == read(reader, at(3), at(3))
 
 
-def test_what_is_written_after_the_end_was_taken_is_the_next_batchs(log: LogBuilder) -> None:
-    reader = reader_of(log)
+def test_what_is_written_after_the_end_was_taken_is_the_next_batchs(
+    reader: LogStreamReader, log: LogBuilder
+) -> None:
     end = latest(reader, at(0))
     append(log, 2)
     assert [0, 1, 2] == read(reader, at(0), end)
@@ -160,8 +165,7 @@ def test_a_reader_that_follows_a_log_sees_what_one_sees_that_comes_new(
         assert latest(reader_of(log), at(0)) == latest(reader, at(0))
 
 
-def test_available_now_ends_where_it_began(log: LogBuilder) -> None:
-    reader = reader_of(log)
+def test_available_now_ends_where_it_began(reader: LogStreamReader, log: LogBuilder) -> None:
     reader.prepareForTriggerAvailableNow()
     append(log, 2)
     assert at(3) == latest(reader, at(0))
@@ -278,8 +282,9 @@ def test_offsets_that_are_gone_unread_are_an_error_unless_loss_is_accepted(
     assert [2] == read(reader_of(log, failOnDataLoss="false"), at(1), at(3))
 
 
-def test_a_log_that_is_shorter_than_what_was_read_is_an_error(log: LogBuilder) -> None:
-    reader = reader_of(log)
+def test_a_log_that_is_shorter_than_what_was_read_is_an_error(
+    reader: LogStreamReader, log: LogBuilder
+) -> None:
     with pytest.raises(InvalidError, match="failOnDataLoss=false"):
         reader.partitions(at(7), at(9))
     with pytest.raises(InvalidError, match="failOnDataLoss=false"):

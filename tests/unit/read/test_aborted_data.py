@@ -56,7 +56,8 @@ BOGUS = AbortedTransaction(9, 6, 7, 8)
 """An entry for what was committed."""
 
 
-def make(root: Path) -> Path:
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
     """k is committed at 0 and aborted at 2; the marker lies in the next segment."""
     segments = {
         0: one(0, b"k") + one(1, b"x"),
@@ -64,7 +65,7 @@ def make(root: Path) -> Path:
         5: marker(5, 7, ABORT) + data_batch(6, 9, [b"z"]) + marker(7, 9, COMMIT),
         8: one(8, b"last"),
     }
-    return write_partition(root, segments)
+    return write_partition(tmp_path, segments)
 
 
 def lost(directory: Path) -> None:
@@ -85,8 +86,7 @@ COMMITTED = [0, 1, 4, 6, 8]
 
 
 @DAMAGES
-def test_readers_go_by_the_markers(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    directory = make(tmp_path)
+def test_readers_go_by_the_markers(directory: Path, damage: Callable[[Path], None]) -> None:
     damage(directory)
     assert COMMITTED == [row.offset for row in read_log(directory)]
     assert COMMITTED == [row.offset for row in read_log_state(directory)]
@@ -96,9 +96,8 @@ def test_readers_go_by_the_markers(tmp_path: Path, damage: Callable[[Path], None
 @DAMAGES
 @pytest.mark.parametrize("first", range(9))
 def test_a_part_of_a_log_is_read_as_the_whole(
-    tmp_path: Path, damage: Callable[[Path], None], first: int
+    directory: Path, damage: Callable[[Path], None], first: int
 ) -> None:
-    directory = make(tmp_path)
     damage(directory)
     for end in range(first, 10):
         expected = [offset for offset in COMMITTED if first <= offset < end]
@@ -110,9 +109,8 @@ def test_a_part_of_a_log_is_read_as_the_whole(
     "shape", [None, ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 3)], ids=str
 )
 def test_a_round_goes_by_the_markers(
-    tmp_path: Path, damage: Callable[[Path], None], shape: ShapeChoice | None
+    directory: Path, damage: Callable[[Path], None], shape: ShapeChoice | None
 ) -> None:
-    directory = make(tmp_path)
     damage(directory)
     if shape is None:
         clean(clean_request(directory))
@@ -126,15 +124,13 @@ def test_a_round_goes_by_the_markers(
     assert COMMITTED == [row.offset for row in read_log(directory)]
 
 
-def test_a_round_knows_of_an_abort_after_its_bound(tmp_path: Path) -> None:
-    directory = make(tmp_path)
+def test_a_round_knows_of_an_abort_after_its_bound(directory: Path) -> None:
     clean(replace(clean_request(directory), uncleanable_offset=5))
     assert COMMITTED == [row.offset for row in read_log(directory)]
 
 
-def test_a_follower_keeps_aborts_after_its_bound(tmp_path: Path) -> None:
+def test_a_follower_keeps_aborts_after_its_bound(directory: Path) -> None:
     """What is known of it elsewhere is its data here."""
-    directory = make(tmp_path)
     report = clean(replace(clean_request(directory), clean_elsewhere_to=0))
     assert report.skipped or report.bound == 2
     assert COMMITTED == [row.offset for row in read_log(directory)]

@@ -185,8 +185,7 @@ def spanning(tmp_path: Path, *, commits: bool) -> LogBuilder:
     log.record(3, 30)
     _ = producer.commit() if commits else producer.abort()
     log.record(4, 40)
-    log.roll()
-    log.close()
+    log.finish()
     clean(log.directory, end=3)
     return log
 
@@ -390,8 +389,7 @@ def test_a_log_that_was_cleaned_past_an_open_transaction_has_no_state(tmp_path: 
     log.record(1, 1)
     log.producer(7).send(2)
     log.record(1, 1)
-    log.roll()
-    log.close()
+    log.finish()
     opened = keeplast.open_log(log.directory)
     assert [0] == [record.offset for record in opened.state().values()]
     checkpoint = tmp_path / "cleaner-offset-checkpoint"

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.columns.winners import KeyMap
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import Strategy
 from keeplast.read import log_state
-from keeplast.read.log_state import CutState, Winners, send_keys, winning_offsets
-from keeplast.rewrite.ranking import Ranking
+from keeplast.read.log_state import CutState, send_keys
 from keeplast.rewrite.standings import ROWS_MIN, WaitingRows
+from tests.support.heard_calls import hear
 from tests.support.log_builder import LogBuilder
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean, clean_request
@@ -56,11 +55,10 @@ def test_a_bounded_map_is_given_up_when_it_is_full(
     log.close()
     sizes: list[int] = []
 
-    def noted(key_map: KeyMap, ranking: Ranking) -> Winners:
-        sizes.append(key_map.size_bytes)
-        return winning_offsets(key_map, ranking)
-
-    monkeypatch.setattr(log_state, "winning_offsets", noted)
+    hear(
+        monkeypatch, log_state, "winning_offsets",
+        lambda key_map, ranking: sizes.append(key_map.size_bytes),
+    )  # fmt: skip
     whole = read_log_state(tmp_path / "t-0")
     assert 8500 == len(whole)
     (largest,) = sizes

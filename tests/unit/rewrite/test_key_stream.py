@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.columns.verdicts import DISORDER
+from keeplast.columns.retained import DISORDER
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
@@ -19,6 +19,7 @@ from keeplast.rewrite import index
 from keeplast.rewrite.index import PIECE_BYTES, KeyStream
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+from tests.support.heard_calls import hear
 from tests.support.kernel_window import HASH_KEY, PATH, MemoryHandle, rows_of, windows_of
 from tests.support.partition_maker import (
     clean,
@@ -94,13 +95,12 @@ def test_stream_finds_the_rows_that_windows_have(
 
 def test_large_values_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    pread = LocalReadHandle.pread_into
-
-    def counting(self: LocalReadHandle, buffer: memoryview, position: int) -> int:
-        read.append(len(buffer))
-        return pread(self, buffer, position)
-
-    monkeypatch.setattr(LocalReadHandle, "pread_into", counting)
+    hear(
+        monkeypatch,
+        LocalReadHandle,
+        "pread_into",
+        lambda self, buffer, position: read.append(len(buffer)),
+    )
     data = b"".join(one(i, b"k%d" % i, LARGE) for i in range(100))
     streamed(data, tmp_path / "log", 1 << 16)
     assert sum(read) < (1 << 16) + 101 * 2 * PIECE_BYTES

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from keeplast.columns import ranks
-from keeplast.columns.ranks import HAS_VERSION, RANK_WORDS, RankedKeyMap
+from keeplast.columns import version_ranks
+from keeplast.columns.version_ranks import HAS_VERSION, RANK_WORDS, RankedKeyMap
 from keeplast.columns.winners import SHARDS, new_ledger
 from keeplast.rewrite.stage_work import SharedKeyMap
 
@@ -22,7 +22,7 @@ def block_of(first_offset: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     random = np.random.default_rng(first_offset)
     hashes = np.random.default_rng(0).integers(0, 1 << 64, (KEYS, 2), np.uint64)
     block, starts = np.empty((KEYS, RANK_WORDS), np.uint64), np.zeros(SHARDS + 1, np.int64)
-    ranks.sort_ranks_by_shard(
+    version_ranks.sort_ranks_by_shard(
         hashes, np.arange(first_offset, first_offset + KEYS), random.integers(0, 1 << 40, KEYS),
         np.full(KEYS, HAS_VERSION, np.uint8), np.ones(KEYS, np.uint8), 0, KEYS, block,
         np.empty(KEYS, np.int32), starts,

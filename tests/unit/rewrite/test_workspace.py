@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
@@ -45,7 +45,7 @@ def test_a_payload_that_another_thread_keeps_and_that_is_larger_than_scratch_is_
     None
 ):
     window = window_of(encode_batch([Record(0, 0, b"k", bytes(5 << 20))], codec=Codec.ZSTD) * 2)
-    verdicts.select_indexed(window.table, 0, window.batches)
+    retained.select_indexed(window.table, 0, window.batches)
     cache = DecompressedCache(1 << 30)
     cache.keep(0, np.array([[0, 0, 5 << 20]]), np.zeros(5 << 20, np.uint8), 1.0)
     parts = Workspace(MEMORY_BYTES_MIN).slices(window, 0, (0, 0), cache, keeps=False)

@@ -13,8 +13,9 @@ from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.target import check_places
+from keeplast.survey import survey
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from keeplast.survey.sample import choose_sample
+from tests.support.heard_calls import hear
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (
     clean_request,
@@ -90,11 +91,7 @@ def test_a_sample_is_chosen_for_a_plan_and_not_for_rounds_of_threads(
 ) -> None:
     chosen: list[object] = []
 
-    def note(*given: object) -> object:
-        chosen.append(given)
-        return choose_sample(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("keeplast.survey.survey.choose_sample", note)
+    hear(monkeypatch, survey, "choose_sample", lambda *given: chosen.append(given))
     directory = _log(tmp_path)
     asking: Coordinator = coordinator()
     report = last_round(asking.plan(clean_request(directory)))

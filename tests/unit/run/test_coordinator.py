@@ -414,15 +414,18 @@ def test_further_rounds_go_on_at_the_target(directory: Path, tmp_path: Path) -> 
     assert before == tree(directory)
 
 
-def test_skipped_partition_is_copied_to_the_target(directory: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def test_skipped_partition_is_copied_to_the_target(directory: Path, target: Path) -> None:
     request = replace(clean_request(directory), target=target, uncleanable_offset=0)
     assert clean(request).skipped
     assert contents(directory) == contents(target / directory.name)
 
 
-def test_target_that_holds_something_is_refused(directory: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
+def test_target_that_holds_something_is_refused(directory: Path, target: Path) -> None:
     for other in ("x", f"{directory.name}/x"):
         (target / other).parent.mkdir(parents=True)
         (target / other).write_bytes(b"")
@@ -433,8 +436,7 @@ def test_target_that_holds_something_is_refused(directory: Path, tmp_path: Path)
         shutil.rmtree(target)
 
 
-def test_files_at_a_target_are_replaced_only_on_request(directory: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
+def test_files_at_a_target_are_replaced_only_on_request(directory: Path, target: Path) -> None:
     request = replace(clean_request(directory), target=target)
     clean(request)
     expected = contents(target / directory.name)
@@ -449,9 +451,8 @@ def test_files_at_a_target_are_replaced_only_on_request(directory: Path, tmp_pat
 
 @pytest.mark.parametrize("ids", [("A" * 21 + "Q", "B" * 21 + "Q"), (None, "B" * 21 + "Q")])
 def test_another_topic_of_the_same_name_at_a_target_is_no_earlier_copy(
-    directory: Path, tmp_path: Path, ids: tuple[str | None, str]
+    directory: Path, target: Path, ids: tuple[str | None, str]
 ) -> None:
-    target = tmp_path / "target"
     request = replace(clean_request(directory), target=target, overwrites=True)
     clean(replace(request, overwrites=False))
     for place, topic_id in zip((directory, target / directory.name), ids, strict=True):
@@ -469,9 +470,8 @@ def test_another_topic_of_the_same_name_at_a_target_is_no_earlier_copy(
 
 
 def test_a_log_at_a_target_that_goes_further_than_the_source_is_not_replaced(
-    directory: Path, tmp_path: Path
+    directory: Path, target: Path
 ) -> None:
-    target = tmp_path / "target"
     request = replace(clean_request(directory), target=target)
     clean(request)
     copy = target / directory.name
@@ -498,9 +498,8 @@ class Unreadable(LocalFiles):
 
 @pytest.mark.parametrize("name", ["checkpoint", "damaged", "copied", "skipped", "no room"])
 def test_a_source_that_cannot_be_read_does_not_cost_the_earlier_target(
-    directory: Path, tmp_path: Path, name: str
+    directory: Path, target: Path, name: str
 ) -> None:
-    target = tmp_path / "target"
     request = replace(clean_request(directory), target=target)
     clean(request)
     for checkpoint, offset in ((LOG_START_CHECKPOINT, 3), (CLEANER_CHECKPOINT, 5)):
@@ -524,11 +523,8 @@ def test_a_source_that_cannot_be_read_does_not_cost_the_earlier_target(
     assert before == tree(target)
 
 
-def test_an_earlier_target_is_read_to_the_end_of_the_commit(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_an_earlier_target_is_read_to_the_end_of_the_commit(directory: Path, target: Path) -> None:
     """A crash at any operation leaves the earlier log, a mark, or all of the new one."""
-    target = tmp_path / "target"
     place = target / directory.name
     request = replace(clean_request(directory), target=target)
     clean(request)
@@ -568,9 +564,8 @@ def test_an_earlier_target_is_read_to_the_end_of_the_commit(
 
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_a_link_at_a_target_is_refused_and_what_it_points_to_stays(
-    directory: Path, tmp_path: Path, overwrites: bool
+    target: Path, directory: Path, tmp_path: Path, overwrites: bool
 ) -> None:
-    target = tmp_path / "target"
     other = tmp_path / "other" / directory.name
     shutil.copytree(directory, other)
     for pointed in (directory, other):
@@ -589,9 +584,8 @@ def test_a_link_at_a_target_is_refused_and_what_it_points_to_stays(
 
 
 def test_checkpoints_at_a_target_with_an_empty_partition_become_those_of_the_source(
-    directory: Path, tmp_path: Path
+    directory: Path, target: Path
 ) -> None:
-    target = tmp_path / "target"
     (target / directory.name).mkdir(parents=True)
     (target / LOG_START_CHECKPOINT).write_bytes(encode_offsets({PARTITION: BOUND}))
     clean(replace(clean_request(directory), target=target))
@@ -625,10 +619,7 @@ def test_a_target_within_a_partition_is_refused(directory: Path) -> None:
     assert before == tree(directory)
 
 
-def test_a_target_that_was_not_finished_is_taken_up_as_it_is(
-    directory: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "target"
+def test_a_target_that_was_not_finished_is_taken_up_as_it_is(directory: Path, target: Path) -> None:
     (target / directory.name).mkdir(parents=True)
     (target / directory.name / INCOMPLETE).write_bytes(b"an earlier run")
     (target / CLEANER_CHECKPOINT).write_bytes(encode_offsets({}))
@@ -820,9 +811,8 @@ def test_interrupted_swap_in_the_source_is_refused(directory: Path, tmp_path: Pa
 
 
 def test_failed_round_to_a_target_leaves_room_for_another_try(
-    directory: Path, tmp_path: Path
+    directory: Path, target: Path
 ) -> None:
-    target = tmp_path / "target"
     path = directory / f"{50:020d}.log"
     sound = path.read_bytes()
     path.write_bytes(sound[:-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.cleaner.section import Dating
+from keeplast.cleaner.dirty_section import Dating
 from tests.support.log_builder import record_of
 from tests.support.scenario_log import SMALL, ScenarioLog
 

@@ -47,8 +47,12 @@ def delete(
     )
 
 
-def test_the_log_start_moves_and_nothing_else_of_the_log(tmp_path: Path) -> None:
-    directory = write_log(tmp_path)
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_log(tmp_path)
+
+
+def test_the_log_start_moves_and_nothing_else_of_the_log(directory: Path) -> None:
     segments = {path.name: path.read_bytes() for path in directory.glob("0*")}
     report = delete(directory, 7)
     assert (0, 7, True) == (report.log_start_before, report.log_start, report.changed)
@@ -72,8 +76,9 @@ def test_ul24_the_log_start_cannot_pass_the_high_watermark(tmp_path: Path, offse
 
 
 @pytest.mark.parametrize("offset", [0, 3, 7])
-def test_an_offset_that_is_not_above_the_log_start_is_no_error(tmp_path: Path, offset: int) -> None:
-    directory = write_log(tmp_path)
+def test_an_offset_that_is_not_above_the_log_start_is_no_error(
+    directory: Path, offset: int
+) -> None:
     set_log_start(directory, 7)
     report = delete(directory, offset)
     assert (False, 7, 7) == (report.changed, report.log_start, log_start_line(directory))
@@ -91,23 +96,22 @@ def test_a_policy_without_delete_is_refused(tmp_path: Path, policy: set[str]) ->
 
 
 def test_a_topic_that_is_not_compacted_may_too_and_keeps_its_old_cleaner_checkpoint(
-    tmp_path: Path,
+    directory: Path,
 ) -> None:
-    directory = write_log(tmp_path)
     set_cleaner_checkpoint(directory, 5)
     delete(directory, 12, topic=DELETE)
     assert (12, 5) == (log_start_line(directory), cleaner_checkpoint(directory))
 
 
-def test_x53_the_checkpoint_of_a_compacted_log_is_repaired_with_it(tmp_path: Path) -> None:
-    directory = write_log(tmp_path)
+def test_x53_the_checkpoint_of_a_compacted_log_is_repaired_with_it(directory: Path) -> None:
     set_cleaner_checkpoint(directory, 5)
     delete(directory, 12)
     assert 12 == cleaner_checkpoint(directory)
 
 
-def test_a_directory_in_use_is_refused_and_a_rehearsal_is_not(tmp_path: Path) -> None:
-    directory = write_log(tmp_path)
+def test_a_directory_in_use_is_refused_and_a_rehearsal_is_not(
+    directory: Path, tmp_path: Path
+) -> None:
     with locked(tmp_path):
         with pytest.raises(RefusedError):
             delete(directory, 7)
@@ -124,23 +128,20 @@ def test_segments_below_can_go_at_once(tmp_path: Path) -> None:
     assert ([10], None) == (bases_of(directory), log_start_line(directory))
 
 
-def test_all_of_a_log_may_be_deleted_and_its_end_stays(tmp_path: Path) -> None:
-    directory = write_log(tmp_path)
+def test_all_of_a_log_may_be_deleted_and_its_end_stays(directory: Path) -> None:
     report = delete(directory, -1, removes=True)
     assert (15, 15, [10]) == (report.log_start, report.log_end, bases_of(directory))
     assert report.partly is not None
     assert 10 == report.partly.base
 
 
-def test_a_log_start_beyond_the_end_is_corrupt(tmp_path: Path) -> None:
-    directory = write_log(tmp_path)
+def test_a_log_start_beyond_the_end_is_corrupt(directory: Path) -> None:
     set_log_start(directory, 16)
     with pytest.raises(CorruptError):
         delete(directory, 1)
 
 
-def test_what_a_crash_left_of_a_swap_is_dealt_with_first(tmp_path: Path) -> None:
-    directory = write_log(tmp_path)
+def test_what_a_crash_left_of_a_swap_is_dealt_with_first(directory: Path) -> None:
     (directory / f"{0:020d}.log.cleaned").write_bytes(b"half")
     delete(directory, 7)
     assert not list(directory.glob("*.cleaned"))
@@ -167,10 +168,9 @@ def test_a_file_that_cannot_be_removed_is_said(tmp_path: Path) -> None:
 
 
 def test_a_round_starts_at_the_log_start_and_keeps_what_lies_before_it_in_its_segment(
-    tmp_path: Path,
+    directory: Path,
 ) -> None:
     """X61: records below the log start are treated like any other as long as they are there."""
-    directory = write_log(tmp_path)
     delete(directory, 7)
     request = clean_request(directory, topic=COMPACT)
     planned = last_round(coordinator().plan(request))

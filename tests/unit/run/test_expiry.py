@@ -94,8 +94,12 @@ def test_an_index_that_lacks_what_was_appended_since_is_not_believed(tmp_path: P
     assert () == expire(directory, AGED).segments
 
 
-def test_a_torn_active_segment_stays(tmp_path: Path) -> None:
-    directory = write_log(tmp_path, timestamp_ms=OLD_MS)
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_log(tmp_path, timestamp_ms=OLD_MS)
+
+
+def test_a_torn_active_segment_stays(directory: Path) -> None:
     path = directory / f"{10:020d}.log"
     path.write_bytes(path.read_bytes()[:-1])
     report = expire(directory, AGED)
@@ -103,8 +107,7 @@ def test_a_torn_active_segment_stays(tmp_path: Path) -> None:
     assert ("segment 10 stays: its tail is torn",) == report.notes
 
 
-def test_a_closed_segment_that_cannot_be_read_stops_it(tmp_path: Path) -> None:
-    directory = write_log(tmp_path, timestamp_ms=OLD_MS)
+def test_a_closed_segment_that_cannot_be_read_stops_it(directory: Path) -> None:
     (directory / f"{5:020d}.log").write_bytes(b"\0" * 200)
     (directory / f"{5:020d}.timeindex").unlink()
     assert isinstance(failure(directory), CorruptError)
@@ -118,8 +121,7 @@ def test_a_log_start_beyond_the_log_end_is_refused(tmp_path: Path) -> None:
     assert [0, 5, 10] == bases_of(directory)
 
 
-def test_unreadable_epochs_stop_it_before_anything_changes(tmp_path: Path) -> None:
-    directory = write_log(tmp_path, timestamp_ms=OLD_MS)
+def test_unreadable_epochs_stop_it_before_anything_changes(directory: Path) -> None:
     (directory / "leader-epoch-checkpoint").write_bytes(b"0\n1\nx y\n")
     before = sorted(os.listdir(directory))
     error = failure(directory, SMALLER)
@@ -134,8 +136,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         expire(directory)
 
 
-def test_stopped_before_it_begins_nothing_goes(tmp_path: Path) -> None:
-    directory = write_log(tmp_path, timestamp_ms=OLD_MS)
+def test_stopped_before_it_begins_nothing_goes(directory: Path) -> None:
     stopping = coordinator()
     stopping.stop()
     (partition,) = stopping.expire(expiry_request(directory, AGED)).partitions
@@ -205,14 +206,12 @@ def test_clean_cleans_first_and_expires_then(tmp_path: Path) -> None:
     assert ([0, 15], ()) == (bases_of(directory), done.expiry.segments)
 
 
-def test_nothing_expires_unless_asked_for(tmp_path: Path) -> None:
-    directory = write_log(tmp_path, timestamp_ms=OLD_MS)
+def test_nothing_expires_unless_asked_for(directory: Path) -> None:
     (done,) = coordinator().clean(clean_request(directory, topic=AGED)).partitions
     assert (None, 15) == (done.expiry, records_of(directory)[-1].offset + 1)
 
 
-def test_x46_a_log_that_cannot_be_cleaned_does_not_expire_either(tmp_path: Path) -> None:
-    directory = write_log(tmp_path, timestamp_ms=OLD_MS)
+def test_x46_a_log_that_cannot_be_cleaned_does_not_expire_either(directory: Path) -> None:
     path = directory / f"{5:020d}.log"
     path.write_bytes(b"\0" * 200)
     (done,) = coordinator().clean(expiry_request(directory, AGED)).partitions

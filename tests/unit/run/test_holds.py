@@ -30,13 +30,13 @@ from keeplast.log.root_files import HOLDS_NAME, read_holds, write_holds
 from keeplast.model.hold import AGE_MS_MAX, Hold, HoldPoint
 from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.log_view import LogView
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.holds import add_holds, choose_entries, release_holds
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.heard_calls import hear
 from tests.support.log_builder import LogBuilder, Producer
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
@@ -227,9 +227,8 @@ def test_a_hold_as_of_now_reckons_with_a_round_that_is_under_way(
     """One that has looked for holds before: it believes what is committed, up to what is open."""
     log, producer = overlapping(tmp_path)
     staged = tmp_path / "t-0" / f"{0:020d}.log.0123456789abcdef.deleted"
-    look = holds_module.look_at_entry
 
-    def look_late(*given: Any) -> LogView:
+    def look_late(*_: object) -> None:
         known = read_holds(FILES, tmp_path)
         if known and is_over:
             write_holds(FILES, tmp_path, ())
@@ -237,10 +236,9 @@ def test_a_hold_as_of_now_reckons_with_a_round_that_is_under_way(
             write_holds(FILES, tmp_path, known)
         elif known:
             staged.touch()
-        return look(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holds_module, "look_at_entry", look_late)
+        hear(patch, holds_module, "look_at_entry", look_late)
         (added,) = hold(tmp_path)
     assert (5, 1) == (added.offset, added.limit)
     assert (added,) == read_holds(FILES, tmp_path)
@@ -269,8 +267,7 @@ def test_without_a_snapshot_rounds_end_where_one_names_the_producers_in_flight(
     producer.send(1)
     producer.commit()
     log.append(NewRecord(b"a", b"%d" % log.log_end, NOW_MS))
-    log.roll()
-    log.close()
+    log.finish()
     clean(tmp_path)
     assert {6, 4} == state_as_of(tmp_path, 8)
 
@@ -294,8 +291,7 @@ def test_a_hold_of_a_time_keeps_the_record_in_front_of_it(tmp_path: Path) -> Non
     producer.abort()
     log.roll()
     log.append(NewRecord(b"k", b"later", NOW_MS + 40))
-    log.roll()
-    log.close()
+    log.finish()
     (added,) = hold(tmp_path, time_ms=NOW_MS + 30)
     assert (5, 4) == (added.offset, added.limit)
     assert clean(tmp_path)[0].skipped

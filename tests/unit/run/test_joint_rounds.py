@@ -14,7 +14,7 @@ from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.columns.winners import SHARDS, new_ledger
 from keeplast.errors import UnavailableError
-from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import Shape
 from keeplast.rewrite import joint_run
 from keeplast.rewrite.joint_run import KeyFile
@@ -26,6 +26,7 @@ from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from tests.support.cleanings import Altered, expects_no_transactions, untimed
 from tests.support.flipped import flip
+from tests.support.heard_calls import hear
 from tests.support.joint_runner import JointRunner
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
@@ -139,16 +140,12 @@ def test_offsets_out_of_order_make_all_give_up(threads: LocalRunner, tmp_path: P
 def test_a_task_that_cannot_read_keys_makes_all_give_up(
     threads: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find_losers = joint_run.find_losers
 
-    def fails_once(
-        key_files: list[KeyFile], bucket: int, buckets: int, files: FileSystem
-    ) -> object:
+    def fails_once(key_files: list[KeyFile], bucket: int, *_: object) -> None:
         if bucket == 1:
             raise OSError("no such disk")
-        return find_losers(key_files, bucket, buckets, files)
 
-    monkeypatch.setattr(joint_run, "find_losers", fails_once)
+    hear(monkeypatch, joint_run, "find_losers", fails_once)
     joint = both_ways(write_log(tmp_path / "data", [b"k"] * 60), CHOICES[0], threads)
     assert (0, 1) == (joint.joined, joint.gave_up)
 

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.log.files import FilesRecipe, LocalRecipe, WriteHandle
 from keeplast.log.paths import place_path
 from keeplast.model.partition import TopicPartition
@@ -132,7 +132,7 @@ def test_a_round_in_a_store_is_never_small() -> None:
 
 def _wave(number: int) -> TaskResult:
     return TaskResult(
-        number, (), 0, (), np.zeros(verdicts.COUNTERS, np.int64), IndexStats(), 0, 0, 0.0, 0
+        number, (), 0, (), np.zeros(retained.COUNTERS, np.int64), IndexStats(), 0, 0, 0.0, 0
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.errors import ConflictError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint
@@ -32,7 +32,7 @@ from tests.support.waiting import SECONDS_MAX
 
 def _wave(number: int) -> TaskResult:
     return TaskResult(
-        number, (), 0, (), np.zeros(verdicts.COUNTERS, np.int64), IndexStats(), 0, 0, 0.0, 0
+        number, (), 0, (), np.zeros(retained.COUNTERS, np.int64), IndexStats(), 0, 0, 0.0, 0
     )
 
 

@@ -11,6 +11,7 @@ from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
 from keeplast.survey.receipt_book import LINE_BYTES, LINE_BYTES_MAX, clock_notes
 from keeplast.survey.wording import sentences
+from tests.support.durations import DAY_MS
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,6 @@ def test_a_line_that_a_crash_cut_off_is_replaced(
     written = append_receipt(LocalFiles(), path, b'{"new":2}\n')
     assert kept + written == path.read_bytes()
     assert {"new": 2} == {k: v for k, v in json.loads(written).items() if k != "chain"}
-
-
-DAY_MS = 24 * 60 * 60 * 1000
 
 
 def line(now_ms: int, filler: int = 0) -> bytes:

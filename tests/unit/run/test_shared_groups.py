@@ -222,9 +222,13 @@ def with_a_wrong_byte(directory: Path, base_offset: int) -> Path:
     return path
 
 
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return plain_log(tmp_path / "data")
+
+
 @pytest.mark.parametrize("order", ORDERS)
-def test_of_two_faults_the_first_one_of_the_log_is_reported(order: str, tmp_path: Path) -> None:
-    directory = plain_log(tmp_path / "data")
+def test_of_two_faults_the_first_one_of_the_log_is_reported(order: str, directory: Path) -> None:
     path = with_a_wrong_byte(directory, 40)
     with_a_wrong_byte(directory, 60)
     before = tree(directory)
@@ -289,9 +293,8 @@ class Refusing:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_disk_that_refuses_ends_the_round_without_a_second_try(
-    order: str, ends: list[str], tmp_path: Path
+    order: str, ends: list[str], directory: Path
 ) -> None:
-    directory = plain_log(tmp_path / "data")
     before = tree(directory)
     files = FullDisk()
     report = clean(directory, OneThread(ORDERS[order], files), COMPACT)
@@ -305,9 +308,8 @@ def test_a_disk_that_refuses_ends_the_round_without_a_second_try(
 @pytest.mark.parametrize("calls", [4, 5, 6, 7])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_stop_ends_every_part_and_leaves_nothing(
-    order: str, calls: int, ends: list[str], tmp_path: Path
+    order: str, calls: int, ends: list[str], directory: Path
 ) -> None:
-    directory = plain_log(tmp_path / "data")
     before = tree(directory)
     runner = Stopping(ORDERS[order], calls)
     report = clean(directory, runner, COMPACT)
@@ -334,8 +336,9 @@ class Stopping(OneThread):
         return super().run(tasks, report_read)
 
 
-def test_threads_that_do_parts_report_every_byte(tmp_path: Path, ends: list[str]) -> None:
-    directory = plain_log(tmp_path / "data")
+def test_threads_that_do_parts_report_every_byte(
+    directory: Path, tmp_path: Path, ends: list[str]
+) -> None:
     reports = []
     twin = shutil.copytree(tmp_path / "data", tmp_path / "twin") / directory.name
     for runner, place in ((LocalRunner(cores=1), twin), (OneThread(list), directory)):
@@ -411,9 +414,8 @@ def test_what_threads_stage_is_read_again_once_all_of_it(
 @pytest.mark.parametrize("bad_write", range(SEGMENTS - 1))
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_wrong_byte_in_what_threads_stage_is_never_committed(
-    order: str, bad_write: int, tmp_path: Path
+    order: str, bad_write: int, directory: Path
 ) -> None:
-    directory = plain_log(tmp_path / "data")
     before = tree(directory)
     report = clean(directory, OneThread(ORDERS[order], Watched(bad_write)), COMPACT)
     assert report.error is not None

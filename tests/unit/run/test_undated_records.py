@@ -35,8 +35,7 @@ def test_the_state_and_a_round_keep_what_is_dated(
     log = LogBuilder(tmp_path / "t-0", BY_TIMESTAMP)
     for stamp in stamps:
         log.append(NewRecord(b"k", b"v", stamp))
-    log.roll()
-    log.close()
+    log.finish()
     opened = keeplast.open_log(log.directory)
     assert [winner] == [record.offset for record in opened.state(BY_TIMESTAMP).values()]
     assert [winner] == [row.offset for row in read_log_state(log.directory, topic=BY_TIMESTAMP)]

@@ -84,8 +84,12 @@ def test_several_waves_leave_the_same_bytes_as_one(
     assert several.waves() > 1
 
 
-def test_replaced_files_are_gone_before_the_next_wave_is_staged(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_mixed_log(tmp_path)
+
+
+def test_replaced_files_are_gone_before_the_next_wave_is_staged(directory: Path) -> None:
     _, files = cleaned_with_room(directory, 700, SMALL_SEGMENTS)
     staged = removed = 0
     for operation in files.operations:
@@ -99,8 +103,7 @@ def test_replaced_files_are_gone_before_the_next_wave_is_staged(tmp_path: Path) 
     assert staged == removed > 3
 
 
-def test_checkpoint_is_written_once_and_after_everything(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_checkpoint_is_written_once_and_after_everything(directory: Path) -> None:
     _, files = cleaned_with_room(directory, 700, SMALL_SEGMENTS)
     writes = [i for i, operation in enumerate(files.operations) if operation.startswith("write")]
     assert len(writes) == 1
@@ -108,8 +111,7 @@ def test_checkpoint_is_written_once_and_after_everything(tmp_path: Path) -> None
     assert max(renames) < writes[0]
 
 
-def test_no_room_for_even_one_group_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_no_room_for_even_one_group_is_refused_before_anything_is_read(directory: Path) -> None:
     before = tree(directory)
     files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN + LARGEST - 1)
     request = clean_request(directory, topic=SMALL_SEGMENTS)
@@ -119,8 +121,7 @@ def test_no_room_for_even_one_group_is_refused_before_anything_is_read(tmp_path:
     assert bases_of(directory) == sorted(segments())
 
 
-def test_room_for_exactly_the_largest_group_is_enough(tmp_path: Path) -> None:
-    directory = write_mixed_log(tmp_path)
+def test_room_for_exactly_the_largest_group_is_enough(directory: Path) -> None:
     stats, _ = cleaned_with_room(directory, LARGEST, SMALL_SEGMENTS)
     assert stats.messages_read > 0
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from keeplast.format.compression import Codec
+from tests.support.durations import HOUR_MS
 from tests.support.log_builder import record_of, text
 from tests.support.scenario_log import SMALL, ScenarioLog
 
-HOUR_MS = 3_600_000
 EAGER = replace(SMALL, min_cleanable_dirty_ratio=0.0, segment_bytes=512)
 LAGGING = replace(EAGER, min_compaction_lag_ms=HOUR_MS)
 CODECS = list(Codec)

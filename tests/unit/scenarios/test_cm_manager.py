@@ -93,16 +93,23 @@ def test_cm01_a_log_that_cannot_be_judged_says_where_and_stops_no_other(tmp_path
     assert {0: 1, 1: 10} == cleaner_lines(tmp_path)
 
 
-def test_cm06_a_checkpoint_beyond_the_log_end_starts_again(tmp_path: Path) -> None:
-    log = make_log(tmp_path, 0, 20)
+@pytest.fixture
+def log(tmp_path: Path) -> TopicPartition:
+    return make_log(tmp_path, 0, 20)
+
+
+def test_cm06_a_checkpoint_beyond_the_log_end_starts_again(
+    log: TopicPartition, tmp_path: Path
+) -> None:
     put(tmp_path, CLEANER_CHECKPOINT, p0=200)
     (found,) = rounds(tmp_path, log)
     assert 0 == found.first_dirty
     assert any("beyond the log end 20" in note for note in found.notes)
 
 
-def test_cm07_a_checkpoint_below_the_log_start_starts_there(tmp_path: Path) -> None:
-    log = make_log(tmp_path, 0, 20)
+def test_cm07_a_checkpoint_below_the_log_start_starts_there(
+    log: TopicPartition, tmp_path: Path
+) -> None:
     put(tmp_path, CLEANER_CHECKPOINT, p0=0)
     put(tmp_path, LOG_START_CHECKPOINT, p0=10)
     assert [10] == [found.first_dirty for found in rounds(tmp_path, log)]
@@ -163,9 +170,8 @@ def test_cm14_cm17_a_line_reads_back_and_others_stay(tmp_path: Path) -> None:
 
 
 def test_cm28_a_round_that_is_done_moves_the_checkpoint_and_a_failed_one_does_not(
-    tmp_path: Path,
+    log: TopicPartition, tmp_path: Path
 ) -> None:
-    log = make_log(tmp_path, 0, 20)
     put(tmp_path, CLEANER_CHECKPOINT, p0=5)
     segment = tmp_path / str(log) / f"{15:020d}.log"
     sound = segment.read_bytes()
@@ -178,8 +184,9 @@ def test_cm28_a_round_that_is_done_moves_the_checkpoint_and_a_failed_one_does_no
     assert {0: 20} == cleaner_lines(tmp_path)
 
 
-def test_cm30_a_checkpoint_is_repaired_though_nothing_is_cleaned(tmp_path: Path) -> None:
-    log = make_log(tmp_path, 0, 20)
+def test_cm30_a_checkpoint_is_repaired_though_nothing_is_cleaned(
+    log: TopicPartition, tmp_path: Path
+) -> None:
     put(tmp_path, CLEANER_CHECKPOINT, p0=15)
     put(tmp_path, LOG_START_CHECKPOINT, p0=20)
     (found,) = rounds(tmp_path, log)

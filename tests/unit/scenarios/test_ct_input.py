@@ -86,8 +86,7 @@ def test_ct44_wrappers_with_inner_messages_of_another_magic_are_mended(log: Scen
     log.roll(25)
     log.add(damaged_wrapper(25, [0, 1, 0, 1]))
     log.add(damaged_wrapper(50, [3, 4]))
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [(0, 27), (1, 28), (3, 50), (4, 51)] == [
         (int(r.key or b""), r.offset) for r in log.records()
     ]

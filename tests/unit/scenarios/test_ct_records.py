@@ -177,8 +177,7 @@ def test_ct43_a_map_that_fills_ends_where_it_does(log: ScenarioLog) -> None:
 def test_ct46_the_time_of_a_record_does_not_decide_its_tombstones_age(make_log: MakeLog) -> None:
     log = make_log(replace(SMALL, segment_bytes=1 << 30, segment_index_bytes=10 << 20))
     log.append(record_of(text(0), b"0", START_MS + DAY_MS + 10_000))
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     log.append(tombstone_of(text(0), START_MS - DAY_MS - 10_000))
     log.roll()
     log.clean(1)

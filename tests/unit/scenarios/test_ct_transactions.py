@@ -34,8 +34,7 @@ def test_ct06_last_sequences_survive_so_that_duplicates_are_recognised(make_log:
     p1.send(1, 2, 3)
     p2.send(3, 1, 4)
     p3.send(1, 4)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [2, 5, 7] == log.last_offsets
     assert {1: 2, 2: 2, 3: 1} == log.last_sequences
     assert ([2, 3, 1, 4], [1, 3, 6, 7]) == (log.keys, log.offsets)
@@ -44,8 +43,7 @@ def test_ct06_last_sequences_survive_so_that_duplicates_are_recognised(make_log:
     assert [(0, 2), (6, 7), (3, 5)] == sent_again
 
     p4.send(2)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [2, 5, 7, 8] == log.last_offsets
     assert {1: 2, 2: 2, 3: 1, 4: 0} == log.last_sequences
     assert ([3, 1, 4, 2], [3, 6, 7, 8]) == (log.keys, log.offsets)
@@ -164,8 +162,7 @@ def test_ct11_a_dropped_batch_does_not_end_the_copy(make_log: MakeLog) -> None:
     p.send(2)
     p.send(2)
     p.commit()
-    log.roll()
-    log.clean(0, now_ms=BIG)
+    log.roll_and_clean(now_ms=BIG)
     assert ([2], [1, 3, 4]) == (log.keys, log.offsets)
     log.two_pass(0, BIG)
     assert ([2], [3, 4]) == (log.keys, log.offsets)
@@ -244,8 +241,7 @@ def test_ct16_an_abort_marker_goes_two_rounds_after_its_data(tiny_log: ScenarioL
     p.abort()
     p.send(3)
     p.commit()
-    log.roll()
-    log.clean(0, now_ms=BIG)
+    log.roll_and_clean(now_ms=BIG)
     assert ([3], [3, 4, 5]) == (log.keys, log.offsets)
     log.two_pass_recopy(BIG)
     assert ([3], [4, 5]) == (log.keys, log.offsets)
@@ -259,8 +255,7 @@ def test_ct17_a_producer_that_starts_again_from_sequence_0(make_log: MakeLog) ->
         p.commit()
     log.record(1, 1)
     log.record(2, 2)
-    log.roll()
-    log.clean(0, now_ms=BIG)
+    log.roll_and_clean(now_ms=BIG)
     assert ([1, 3, 4, 5], [1, 2, 3, 4, 5]) == (log.offsets, log.last_offsets)
     log.two_pass(0, BIG)
     assert ([3, 4, 5], [2, 3, 4, 5]) == (log.offsets, log.last_offsets)
@@ -295,8 +290,7 @@ def test_ct25_the_last_sequence_of_each_producer_stays(log: ScenarioLog) -> None
     for p in producers.values():
         p.send(0)
     producers[2].send(1)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [1, 3, 4] == log.last_offsets
     assert {1: 0, 2: 1, 3: 0} == log.last_sequences
     assert ([0, 1], [3, 4]) == (log.keys, log.offsets)
@@ -307,14 +301,12 @@ def test_ct26_the_last_sequence_stays_even_if_its_transaction_was_aborted(log: S
     p.send(1)
     p.send(2, 3)
     p.abort()
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert ([2, 3], {1: 2}) == (log.last_offsets, log.last_sequences)
     assert ([], [3]) == (log.keys, log.offsets)
 
     p.send(1, 5)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert ([3, 5], {1: 4}) == (log.last_offsets, log.last_sequences)
     assert ([1, 5], [3, 4, 5]) == (log.keys, log.offsets)
 
@@ -327,7 +319,6 @@ def test_ct27_a_users_key_may_equal_a_markers_key(log: ScenarioLog) -> None:
     marker_key = encode_control_key(ControlType.COMMIT)
     p2.send_records(NewRecord(marker_key, text(1), log.now_ms))
     p2.commit()
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert ([0, 1, 2, 3], [0, 1, 2, 3]) == (log.last_offsets, log.offsets)
     assert {5} == {batch.leader_epoch for batch in log.batches()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.eligibility import non_active_from, segments_between
+from keeplast.cleaner.cleanable_range import non_active_from, segments_between
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import txn_index
 from keeplast.format.batch import encode_batch

@@ -31,8 +31,7 @@ def shape(batch: Batch) -> tuple[int, int, int]:
 def test_x27_a_rebuilt_batch_keeps_its_own_codec(log: ScenarioLog) -> None:
     log.append(record_of(A), record_of(B), codec=Codec.GZIP)
     log.append(record_of(A), codec=Codec.ZSTD)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [(0, 1, 1), (2, 2, 1)] == [shape(batch) for batch in log.batches()]
     assert [Codec.GZIP, Codec.ZSTD] == [batch.codec for batch in log.batches()]
 
@@ -122,8 +121,7 @@ def test_x31_only_markers_of_the_newest_epoch_are_kept(log: ScenarioLog) -> None
     p.send(1)
     p.abort(epoch=1)
     log.record(1, 1)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     log.clean(0)
     assert [HORIZON, HORIZON] == [b.delete_horizon_ms for b in log.batches() if b.is_control]
     log.clean(0, now_ms=HORIZON)
@@ -159,8 +157,7 @@ def test_x33_the_batch_that_ends_a_round_stays_empty_for_that_round(
     log.clean(0, bound=2)
     assert [(0, 0, 1), (1, 1, 0)] == [shape(batch) for batch in log.batches()][:2]
     log.record(3, 3)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert 2 == log.base_offsets[1]
 
 

@@ -28,8 +28,7 @@ def test_x19_an_empty_key_is_a_key_and_an_empty_value_no_tombstone(log: Scenario
     log.append(record_of(b"", b"1"))
     log.append(record_of(b"", b""))
     log.record(1, 1)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [(1, b"", b""), (2, b"1", b"1")] == [(r.offset, r.key, r.value) for r in log.records()]
     assert [None, None] == [batch.delete_horizon_ms for batch in log.batches()]
 
@@ -38,8 +37,7 @@ def test_x20_a_tombstone_takes_two_rounds_even_without_retention(make_log: MakeL
     log = make_log(replace(SMALL, delete_retention_ms=0))
     log.append(tombstone_of(A))
     log.record(1, 1)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [0, 1] == [record.offset for record in log.records()]
     assert START_MS == first_batch(log).delete_horizon_ms
     log.clean(0)
@@ -62,8 +60,7 @@ def test_x21_the_longest_retention_never_sets_a_horizon(make_log: MakeLog) -> No
 def test_x22_the_horizon_stays_when_the_tombstone_is_gone(log: ScenarioLog) -> None:
     log.append(tombstone_of(A, 5), record_of(B, b"1", 7))
     log.record(1, 1)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     batch = first_batch(log)
     assert (HORIZON, HORIZON, 7) == (
         batch.delete_horizon_ms, batch.base_timestamp, batch.max_timestamp
@@ -84,8 +81,7 @@ def test_x23_a_horizon_outlives_a_change_of_the_retention(
 ) -> None:
     log.append(tombstone_of(A))
     log.record(1, 1)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     changed = replace(SMALL, delete_retention_ms=retention_ms)
     log.clean(0, now_ms=HORIZON - 1, topic=changed)
     assert HORIZON == first_batch(log).delete_horizon_ms
@@ -95,12 +91,10 @@ def test_x23_a_horizon_outlives_a_change_of_the_retention(
 
 def test_x24_a_superseded_tombstone_goes_before_its_horizon(log: ScenarioLog) -> None:
     log.append(tombstone_of(A), at=3)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert HORIZON == first_batch(log).delete_horizon_ms
     log.append(record_of(A), at=9)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     assert [9] == [record.offset for record in log.records()]
 
 
@@ -114,8 +108,7 @@ def test_x25_tombstone_and_marker_go_when_their_horizon_is_reached(
     p.abort()
     p.send(2)
     log.record(3, 3)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     # The marker's transaction has no batch any more: now it gets a horizon.
     log.clean(0)
     stamped = [batch.delete_horizon_ms for batch in log.batches()]
@@ -129,8 +122,7 @@ def test_x25_tombstone_and_marker_go_when_their_horizon_is_reached(
 def test_x26_a_tombstone_among_records_of_append_time(log: ScenarioLog) -> None:
     log.append(tombstone_of(A, 1), record_of(B, b"1", 2), append_time_ms=1000)
     log.record(1, 1)
-    log.roll()
-    log.clean(0)
+    log.roll_and_clean()
     batch = first_batch(log)
     assert TimestampType.LOG_APPEND_TIME is batch.timestamp_type
     assert (HORIZON, 1000) == (batch.base_timestamp, batch.max_timestamp)

@@ -199,8 +199,7 @@ def test_x58_an_abort_that_spans_segments_is_indexed_once(log: ScenarioLog) -> N
     p.abort()
     p.send(3)
     p.commit()
-    log.roll()
-    report = log.clean(0)
+    report = log.roll_and_clean()
     assert [(0, 1, 2, 3)] == [group.bases for group in report.groups or ()]
     assert [AbortedTransaction(1, 0, 3, 4)] == log.aborted()
     assert [3, 4, 5] == log.offsets

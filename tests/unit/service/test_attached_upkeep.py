@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,11 +91,8 @@ def detached(world: AttachedWorld, client: Client | None = None) -> PartitionOut
 
 
 def test_a_topic_that_was_created_again_ends_no_command(world: AttachedWorld) -> None:
-    def never(publisher: Publisher) -> Mapping[str, object]:
-        raise AssertionError("nothing is done to a topic that is gone")
-
     world.cluster.topic_id = bytes(range(1, 17))
-    found = each(world, never)
+    found = each(world, Mock(side_effect=AssertionError("nothing is done to a topic that is gone")))
     assert (None, True) == (found.failure, found.facts["is_gone"])
     assert [None] == [held.detached_ms for held in world.log().partitions(CLUSTER_ID)]
     assert detached(world).failure is None
@@ -103,10 +101,7 @@ def test_a_topic_that_was_created_again_ends_no_command(world: AttachedWorld) ->
 
 
 def test_a_disk_that_fails_is_an_error_of_its_partition(world: AttachedWorld) -> None:
-    def fails(publisher: Publisher) -> Mapping[str, object]:
-        raise OSError(28, "No space left on device", "/mnt/tier/x")
-
-    found = each(world, fails)
+    found = each(world, Mock(side_effect=OSError(28, "No space left on device", "/mnt/tier/x")))
     at = found.partition
     assert (PARTITION.topic, PARTITION.partition) == (at.topic, at.partition)
     assert isinstance(found.failure, OSError)
@@ -160,9 +155,7 @@ def test_a_process_that_was_overtaken_removes_nothing_before_it_detaches(
 
 
 def test_a_crash_or_a_rival_at_every_step_of_a_detach_leaves_what_is_served(tmp_path: Path) -> None:
-    def crash() -> None:
-        raise CrashError
-
+    crash = Mock(side_effect=CrashError)
     counted = Steps()
     for number in range(-1, 200):
         if number >= len(counted.names) > 0:

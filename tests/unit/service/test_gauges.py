@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.eligibility import CleanableRange
-from keeplast.cleaner.section import LogFigures
+from keeplast.cleaner.cleanable_range import CleanableRange
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.errors import CorruptError
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Reasons, Stats

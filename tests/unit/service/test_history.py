@@ -13,6 +13,7 @@ import pytest
 
 from keeplast.errors import CorruptError, code_in
 from keeplast.log.files import LocalFiles
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats
 from keeplast.service.history import (
@@ -35,17 +36,16 @@ from keeplast.service.history import (
 )
 from keeplast.service.history_file import PlaceHistory
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import Snapshot, TierFacts
 from keeplast.service.status import LastRound
 from keeplast.survey.report import RoundReport
+from tests.support.durations import DAY_MS
 from tests.support.faulty_files import FaultyFiles
 from tests.support.manual_clock import ManualClock
 from tests.unit.service.test_gauges import NOW_MS, facts
 
 DAY, MONTH, YEAR = SPANS
-DAY_MS = 86_400_000
-FILE = f"{FILE_NAME}.history"
+FILE = f"{RECEIPTS_NAME}.history"
 ONE = TopicPartition("t", 0)
 
 
@@ -148,7 +148,7 @@ def place(
     warned: Callable[[str], None] = print,
     clock: ManualClock | None = None,
 ) -> PlaceHistory:
-    shelf = ReceiptShelf(files, None if root is None else root / FILE_NAME)
+    shelf = ReceiptShelf(files, None if root is None else root / RECEIPTS_NAME)
     return PlaceHistory(files, shelf, clock or ManualClock(NOW_MS), warned)
 
 
@@ -174,8 +174,20 @@ def test_a_loop_keeps_what_it_publishes_and_the_next_one_goes_on(tmp_path: Path)
     assert [FILE] == [each.name for each in tmp_path.iterdir()]
 
 
+def test_a_history_that_another_loop_writes_too_is_warned_of_and_its_own_writes_are_not(
+    tmp_path: Path,
+) -> None:
+    said = list[str]()
+    with place(tmp_path, warned=said.append) as kept:
+        kept.published(published())
+        kept.keep()
+        kept.keep(ends=True)
+        (tmp_path / FILE).write_bytes(b"what the other one wrote")
+    assert [f"another loop keeps its history in {FILE} too"] == [e.partition(":")[0] for e in said]
+
+
 def test_before_the_first_history_receipts_count_once(tmp_path: Path) -> None:
-    shelf = ReceiptShelf(FILES, tmp_path / FILE_NAME)
+    shelf = ReceiptShelf(FILES, tmp_path / RECEIPTS_NAME)
     past = NOW_MS - 2 * DAY_MS
     lines = [
         ReceiptLine("round", at, ONE, 0, 9, LastRound(at, 0, 9, 90, 30, 1, 1, 4.0))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.cleaner.eligibility import CleanableRange
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.cleanable_range import CleanableRange
+from keeplast.cleaner.log_order import Choice
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Strategy
 from keeplast.run.events import NoEvents, RoundsProgress, RoundWork

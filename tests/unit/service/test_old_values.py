@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.cleanable_range import CleanableRange
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis
 from keeplast.cleaner.reasons import (
     AllClean,
@@ -17,19 +18,17 @@ from keeplast.cleaner.reasons import (
     RatioTooLow,
     TransactionLimit,
 )
-from keeplast.cleaner.section import LogFigures
 from keeplast.inspect.status import ErasedBy, LogStatus
 from keeplast.model.partition import SegmentSummary, TopicPartition
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import (
     old_values_lines,
     old_values_words,
-    seconds_text,
     skipped_words,
     state_words,
 )
+from tests.support.durations import DAY_MS
 
-DAY_MS = 86_400_000
 NOW_MS = 1_800_000_000_000
 NAME = TopicPartition("t", 0)
 DUE_MS, BY_MS = NOW_MS + 6 * DAY_MS, NOW_MS + 6 * DAY_MS + 60_000
@@ -160,11 +159,6 @@ def test_a_page_says_why_there_is_no_date() -> None:
     gone = ErasedBy(NOW_MS, NOW_MS, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
     (only,) = old_values_lines(each, gone, NOW_MS)
     assert f"old values: {gone.why}" == only
-
-
-def test_a_negligible_time_is_worded_alike_everywhere() -> None:
-    assert "< 0.1 s" == seconds_text(0.0)
-    assert "0.5 s" == seconds_text(0.475)
 
 
 def test_a_skipped_partition_is_shown_with_its_reason() -> None:

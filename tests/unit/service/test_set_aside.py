@@ -10,6 +10,7 @@ import pytest
 
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
+from keeplast.log.root_files import PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME
 from keeplast.model.partition import TopicPartition
 from keeplast.service import receipts
 from keeplast.service.schedule import (
@@ -107,9 +108,9 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
 
 def test_receipts_are_kept_in_two_files_at_most(tmp_path: Path) -> None:
     for number in range(3):
-        path = receipts.receipts_file(FILES, tmp_path, bytes_max=10)
-        assert tmp_path / receipts.FILE_NAME == path
+        path = receipts.with_room(FILES, tmp_path / RECEIPTS_NAME, bytes_max=10)
+        assert tmp_path / RECEIPTS_NAME == path
         path.write_text(f"{number}" * 12)
     assert "2" * 12 == path.read_text()
-    assert "1" * 12 == (tmp_path / receipts.PREVIOUS_NAME).read_text()
+    assert "1" * 12 == (tmp_path / PREVIOUS_RECEIPTS_NAME).read_text()
     assert 2 == len(list(tmp_path.iterdir()))

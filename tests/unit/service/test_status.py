@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.cleanable_range import CleanableRange
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis, Pace, find_turn_ms
 from keeplast.cleaner.reasons import (
     ActiveLimit,
@@ -19,9 +20,8 @@ from keeplast.cleaner.reasons import (
     RatioTooLow,
     TransactionLimit,
 )
-from keeplast.cleaner.section import LogFigures
+from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import flags_layer
-from keeplast.config.settings import Settings
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.inspect.status import ErasedBy, LogStatus
 from keeplast.log.data_directory import open_data_directory

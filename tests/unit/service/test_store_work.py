@@ -28,6 +28,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import MARKS
 from keeplast.tier.objects.stores import ObstoreObjects
 from keeplast.tier.state.holder import Holder, new_holder
+from tests.support.heard_calls import hear
 from tests.support.log_builder import START_MS, Sender, text
 from tests.support.partition_maker import DAY_MS, clean_at
 from tests.support.reader import read_partition
@@ -236,16 +237,14 @@ def test_looking_for_what_has_expired_reads_no_segment_before_its_time(
     """The filter knows the earliest horizon, and is asked once."""
     deleted(world)
     read: list[str] = []
-    asked = ObstoreObjects.read_range
 
-    def noting(self: ObstoreObjects, key: str, start: int, end: int) -> memoryview:
+    def noting(self: ObstoreObjects, key: str, *_: int) -> None:
         if not key.startswith(MARKS):
             read.append(key.rpartition("/")[2])
-        return asked(self, key, start, end)
 
     # Files are filled into the caller's memory otherwise.
     monkeypatch.setattr(ObstoreObjects, "fill", lambda *_: False)
-    monkeypatch.setattr(ObstoreObjects, "read_range", noting)
+    hear(monkeypatch, ObstoreObjects, "read_range", noting)
     report, _, _ = world.run(expired=True, idles=4)
     assert (0, ["filter"]) == (report.rounds, read)
 

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from keeplast.tier.objects.object_store import ObjectWriter, object_key
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import RemoteSegment
 from tests.support.counting_objects import CountingObjects
+from tests.support.heard_calls import hear
 from tests.support.log_builder import LogBuilder
 from tests.support.observed_files import Crash
 from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION, one, write_partition
@@ -52,21 +54,24 @@ def undisturbed(root: Path) -> list[object]:
     return left(tiered, root / "out")
 
 
+@pytest.fixture
+def tiered(tmp_path: Path) -> Tiered:
+    return five_segments(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("chunk_bytes", "chunks"), [(-1, SEGMENTS), (1, SEGMENTS), (1200, 3), (1 << 30, 1)]
 )
 def test_each_chunk_is_published_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, chunks: int
+    tiered: Tiered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, chunks: int
 ) -> None:
-    tiered = five_segments(tmp_path)
     published: list[int] = []
-    publish = MetadataStore.publish
-
-    def noting(*args: object, cleaned_to: int, **names: object) -> None:
-        published.append(cleaned_to)
-        publish(*args, cleaned_to=cleaned_to, **names)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(MetadataStore, "publish", noting)
+    hear(
+        monkeypatch,
+        MetadataStore,
+        "publish",
+        lambda *_, cleaned_to, **__: published.append(cleaned_to),
+    )
     ends = [route.last_offset + 1 for route in tiered.state.routes]
     report = tiered.clean(replace(TOPIC, tier_chunk_bytes=chunk_bytes))
     assert chunks == report.chunks == len(published)
@@ -76,9 +81,8 @@ def test_each_chunk_is_published_by_itself(
     assert undisturbed(tmp_path / "other") == left(tiered, tmp_path / "out")
 
 
-def test_a_topic_that_is_no_longer_compacted_ends_the_round(tmp_path: Path) -> None:
+def test_a_topic_that_is_no_longer_compacted_ends_the_round(tiered: Tiered, tmp_path: Path) -> None:
     """Its remaining chunks stay as they are; what was live before the change stays live."""
-    tiered = five_segments(tmp_path)
     whole = left(tiered, tmp_path / "whole")
     settings = {"cleanup.policy": "delete"}
 
@@ -132,9 +136,8 @@ class Failing(CountingObjects):
     ids=["store", "disk"],
 )
 def test_st_10_store_or_disk_that_fails_ends_the_chunk_and_changes_nothing(
-    tmp_path: Path, what: str, nth: int, error: Exception
+    tiered: Tiered, tmp_path: Path, what: str, nth: int, error: Exception
 ) -> None:
-    tiered = five_segments(tmp_path)
     objects = tiered.objects
     tiered.objects = Failing(CountingObjects(objects), what, nth, error)
     commits: list[PartitionState] = [tiered.state]
@@ -177,21 +180,17 @@ def test_st_11_crash_between_two_groups_of_a_chunk_loses_no_progress(
 
 
 def test_i_20_round_on_the_tier_writes_no_local_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiered: Tiered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiered = five_segments(tmp_path)
-
-    def refuse(*args: object, **names: object) -> None:
-        raise AssertionError("a local file is written")
-
     for name in ("open_write", "write_durable", "append_durable", "rename"):
-        monkeypatch.setattr(LocalFiles, name, refuse)
+        monkeypatch.setattr(
+            LocalFiles, name, Mock(side_effect=AssertionError("a local file is written"))
+        )
     tiered.clean(TOPIC)
     assert tiered.state.remote_end == tiered.state.first_dirty()
 
 
-def test_object_that_is_not_what_was_stored_is_no_source(tmp_path: Path) -> None:
-    tiered = five_segments(tmp_path)
+def test_object_that_is_not_what_was_stored_is_no_source(tiered: Tiered) -> None:
     state = tiered.state
     first = state.segments[state.routes[0].segment_id]
     key = object_key(PARTITION, state.topic_id, first.segment_id, 0, LOG)
@@ -256,8 +255,7 @@ def test_a_chunk_takes_a_tombstone_that_an_earlier_one_stamped_when_its_time_has
 
 
 @pytest.mark.parametrize("slots", [3, 5, 100])
-def test_chunk_ends_where_a_bounded_map_fills(tmp_path: Path, slots: int) -> None:
-    tiered = five_segments(tmp_path)
+def test_chunk_ends_where_a_bounded_map_fills(tiered: Tiered, tmp_path: Path, slots: int) -> None:
     report = tiered.clean(TOPIC, cleaner=CleanerConfig(key_map_bytes=24 * slots, load_factor=1.0))
     assert report.chunks is not None
     assert report.chunks >= (SEGMENTS if slots >= 6 else SEGMENTS + 1)

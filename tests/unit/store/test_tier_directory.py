@@ -62,8 +62,7 @@ def test_segments_that_were_deleted_are_not_copied_though_their_files_are_still_
 
 
 def test_an_export_says_where_its_log_starts_inside_of_a_segment(broker: BrokerDirectory) -> None:
-    broker.append("a", "b", "c")
-    broker.import_all()
+    broker.import_with("a", "b", "c")
     root = broker.export().parent
     assert {} == read_checkpoint(FILES, root, LOG_START_CHECKPOINT)
     broker.delete_before(2)
@@ -73,8 +72,7 @@ def test_an_export_says_where_its_log_starts_inside_of_a_segment(broker: BrokerD
 
 
 def test_an_export_leaves_no_older_line_of_another_log_start(broker: BrokerDirectory) -> None:
-    broker.append("a", "b", "c")
-    broker.import_all()
+    broker.import_with("a", "b", "c")
     root = broker.root / "out"
     root.mkdir()
     update_checkpoint(FILES, root, LOG_START_CHECKPOINT, {PARTITION: 2})
@@ -85,8 +83,7 @@ def test_an_export_leaves_no_older_line_of_another_log_start(broker: BrokerDirec
 @pytest.mark.parametrize("takes_in", ["copy", "import"])
 def test_a_later_delete_is_followed(broker: BrokerDirectory, takes_in: str) -> None:
     broker.append("a", "b", "c")
-    broker.append("d", "e")
-    broker.import_all()
+    broker.import_with("d", "e")
     broker.append("f")
     broker.delete_before(4)
     state = broker.copy() if takes_in == "copy" else broker.import_all()
@@ -96,8 +93,7 @@ def test_a_later_delete_is_followed(broker: BrokerDirectory, takes_in: str) -> N
 
 
 def test_a_delete_of_all_that_was_copied_is_followed(broker: BrokerDirectory) -> None:
-    broker.append("a", "b")
-    broker.import_all()
+    broker.import_with("a", "b")
     broker.append("c", "d")
     broker.delete_before(3)
     state = broker.copy()
@@ -116,8 +112,7 @@ def test_a_log_start_never_moves_back(broker: BrokerDirectory) -> None:
 
 def test_a_receipt_has_a_line_of_what_was_deleted(broker: BrokerDirectory) -> None:
     broker.append("a", "b", "c")
-    broker.append("d")
-    broker.import_all()
+    broker.import_with("d")
     broker.delete_before(3)
     lines: list[bytes] = []
     broker.tiered.copy_directory(PARTITION, broker.path, receipt=lines.append)
@@ -129,8 +124,7 @@ def test_a_log_start_whose_segments_and_line_are_gone_is_followed_by_its_epochs(
 ) -> None:
     """A compacted topic has no retention that could have moved it; else it stays in the store."""
     broker.append("a", "b")
-    broker.append("c", "d")
-    broker.import_all()
+    broker.import_with("c", "d")
     broker.delete_before(2, removes_below=2)
     (broker.path.parent / LOG_START_CHECKPOINT).unlink()
     start = 0 if broker.topic is DELETES else 2
@@ -157,8 +151,7 @@ def test_segments_that_a_host_has_let_go_from_its_disk_alone_stay_in_the_store(
     broker = BrokerDirectory(tmp_path)
     broker.path.mkdir(parents=True)
     broker.append("a", "b")
-    broker.append("c", "d")
-    broker.import_all()
+    broker.import_with("c", "d")
     for path in broker.path.glob(f"{0:020d}.*"):
         path.unlink()
     assert 0 == broker.copy().log_start

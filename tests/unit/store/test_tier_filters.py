@@ -13,18 +13,12 @@ from keeplast.tier.metadata.collection import collect
 from keeplast.tier.objects.filters import KEY_BYTES
 from keeplast.tier.objects.object_store import ObjectStore, segment_of_key
 from tests.support.counting_objects import CountingObjects
-from tests.support.keyed_history import CLEAN_SEGMENTS, TOPIC, KeyedHistory
+from tests.support.keyed_history import CLEAN_SEGMENTS, TOPIC, KeyedHistory, overwrite
 from tests.support.log_builder import text
 from tests.support.partition_maker import DAY_MS, PARTITION
 from tests.support.tiered_log import Tiered
 
 SHAPES = (None, Shape.BROADCAST, Shape.BUCKET)
-
-
-def overwrite(objects: ObjectStore, key: str, data: bytes) -> None:
-    writer = objects.open_write(key)
-    writer.write(data)
-    writer.close()
 
 
 def whole(objects: ObjectStore, key: str) -> bytes:
@@ -33,9 +27,8 @@ def whole(objects: ObjectStore, key: str) -> bytes:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_segments_without_a_dirty_key_are_neither_read_nor_rewritten(
-    tmp_path: Path, shape: Shape | None
+    history: KeyedHistory, shape: Shape | None
 ) -> None:
-    history = KeyedHistory(tmp_path)
     history.write(1)
     before = history.tiered.state
     history.take_in()
@@ -53,9 +46,8 @@ def test_segments_without_a_dirty_key_are_neither_read_nor_rewritten(
 
 @pytest.mark.parametrize("dirty", [(1,), (1, 1, 3)], ids=["one chunk", "several chunks"])
 def test_a_report_has_the_bytes_of_the_whole_log_before_and_after(
-    tmp_path: Path, dirty: tuple[int, ...]
+    history: KeyedHistory, dirty: tuple[int, ...]
 ) -> None:
-    history = KeyedHistory(tmp_path)
     for number in dirty:
         history.write(number)
     history.take_in()
@@ -67,8 +59,9 @@ def test_a_report_has_the_bytes_of_the_whole_log_before_and_after(
     assert (before, after) == report.log_bytes
 
 
-def test_st_14_tombstone_in_the_dirty_part_makes_its_key_s_segment_be_read(tmp_path: Path) -> None:
-    history = KeyedHistory(tmp_path)
+def test_st_14_tombstone_in_the_dirty_part_makes_its_key_s_segment_be_read(
+    history: KeyedHistory, tmp_path: Path
+) -> None:
     history.write(2, deletes=True)
     history.round()
     exported = history.tiered.export(tmp_path / "out" / str(PARTITION))
@@ -77,8 +70,7 @@ def test_st_14_tombstone_in_the_dirty_part_makes_its_key_s_segment_be_read(tmp_p
     assert history.tiered.state.segments
 
 
-def test_st_14_segment_with_an_expired_horizon_is_not_skipped(tmp_path: Path) -> None:
-    history = KeyedHistory(tmp_path)
+def test_st_14_segment_with_an_expired_horizon_is_not_skipped(history: KeyedHistory) -> None:
     history.write(2, deletes=True)
     history.round()
     history.write(9)
@@ -108,9 +100,8 @@ def test_st_14_segment_with_an_expired_horizon_is_not_skipped(tmp_path: Path) ->
     ids=["cut", "cut in its head", "empty", "head", "words", "version", "missing"],
 )
 def test_st_12_filter_that_is_no_good_costs_reading_and_is_made_again(
-    tmp_path: Path, spoil: Callable[[bytes], bytes] | None, damaged: int
+    history: KeyedHistory, spoil: Callable[[bytes], bytes] | None, damaged: int
 ) -> None:
-    history = KeyedHistory(tmp_path)
     key = history.tiered.filter_key(0)
     data = whole(history.tiered.objects, key)
     if spoil is None:
@@ -128,8 +119,7 @@ def test_st_12_filter_that_is_no_good_costs_reading_and_is_made_again(
     assert CLEAN_SEGMENTS <= stats.skipped_segments
 
 
-def test_st_12_filter_of_another_segment_is_not_believed(tmp_path: Path) -> None:
-    history = KeyedHistory(tmp_path)
+def test_st_12_filter_of_another_segment_is_not_believed(history: KeyedHistory) -> None:
     objects, state = history.tiered.objects, history.tiered.state
     keys = [history.tiered.filter_key(route.base_offset) for route in state.routes]
     overwrite(objects, keys[1], whole(objects, keys[0]))
@@ -140,9 +130,8 @@ def test_st_12_filter_of_another_segment_is_not_believed(tmp_path: Path) -> None
 
 
 def test_st_12_filter_that_hashes_with_another_key_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    history: KeyedHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = KeyedHistory(tmp_path)
     monkeypatch.setattr(history.tiered.store, "fact", lambda key, make: "ab" * KEY_BYTES)
     before = history.tiered.state.routes[1].segment_id
     history.write(1)
@@ -153,9 +142,8 @@ def test_st_12_filter_that_hashes_with_another_key_is_not_believed(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_st_13_false_positive_reads_and_keeps_the_old_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: Shape | None
+    history: KeyedHistory, monkeypatch: pytest.MonkeyPatch, shape: Shape | None
 ) -> None:
-    history = KeyedHistory(tmp_path)
     before = set(history.tiered.state.segments)
     monkeypatch.setattr("keeplast.rewrite.skipping._is_absent", lambda *args: False)
     counting = CountingObjects(history.tiered.objects)
@@ -181,17 +169,15 @@ def collect_all(tiered: Tiered) -> None:
 
 
 def test_dirty_keys_too_many_to_hold_in_a_round_that_is_cut_ask_no_filter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    history: KeyedHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = KeyedHistory(tmp_path)
     monkeypatch.setattr("keeplast.rewrite.stage_work.hashes_max", lambda memory_bytes: 2)
     history.write(1)
     _, stats = history.round(Shape.BUCKET)
     assert (CLEAN_SEGMENTS, 0, 0) == (stats.clean_segments, stats.found, stats.skipped_segments)
 
 
-def test_filters_go_with_their_segments(tmp_path: Path) -> None:
-    history = KeyedHistory(tmp_path)
+def test_filters_go_with_their_segments(history: KeyedHistory) -> None:
     tiered = history.tiered
     replaced = tiered.filter_key(tiered.state.routes[1].base_offset)
     history.write(1)

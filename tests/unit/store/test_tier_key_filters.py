@@ -20,7 +20,13 @@ from keeplast.store.look import FirstTimestamps, look_at_remote
 from keeplast.tier.objects.filters import FilterKey
 from keeplast.tier.objects.object_store import ObjectStore
 from tests.support.counting_objects import CountingObjects
-from tests.support.keyed_history import CLEAN_SEGMENTS, KEYS_OF_A_SEGMENT, TOPIC, KeyedHistory
+from tests.support.keyed_history import (
+    CLEAN_SEGMENTS,
+    KEYS_OF_A_SEGMENT,
+    TOPIC,
+    KeyedHistory,
+    overwrite,
+)
 from tests.support.log_builder import text
 from tests.support.partition_maker import (
     DAY_MS,
@@ -71,8 +77,7 @@ def log_bytes(counting: CountingObjects) -> dict[str, int]:
     return {key: count for key, count in counting.read.items() if key.endswith(LOG)}
 
 
-def test_segments_without_the_key_are_not_read(tmp_path: Path) -> None:
-    history = KeyedHistory(tmp_path)
+def test_segments_without_the_key_are_not_read(history: KeyedHistory) -> None:
     state = history.tiered.state
     sizes = [state.segments[each.segment_id].size_bytes for each in state.routes]
     counting = CountingObjects(history.tiered.objects)
@@ -92,9 +97,8 @@ def test_segments_without_the_key_are_not_read(tmp_path: Path) -> None:
     assert {HEAD} == {*log_bytes(counting).values()}
 
 
-def test_replaced_and_dirty_segments_answer_alike(tmp_path: Path) -> None:
+def test_replaced_and_dirty_segments_answer_alike(history: KeyedHistory) -> None:
     """What is dirty has no filter yet, what was replaced has its own."""
-    history = KeyedHistory(tmp_path)
     history.write(1, deletes=True)
     history.round()
     history.write(2)
@@ -110,8 +114,7 @@ def test_replaced_and_dirty_segments_answer_alike(tmp_path: Path) -> None:
     assert left_out > 0
 
 
-def test_an_offset_asks_for_the_key_that_it_has(tmp_path: Path) -> None:
-    history = KeyedHistory(tmp_path)
+def test_an_offset_asks_for_the_key_that_it_has(history: KeyedHistory) -> None:
     answer = explain(history.tiered, None, offset=0)
     assert (text(0), CLEAN_SEGMENTS - 1) == (answer.found.key, answer.left_out)
 
@@ -128,26 +131,24 @@ def test_an_offset_asks_for_the_key_that_it_has(tmp_path: Path) -> None:
     ids=["cut", "empty", "head", "words", "missing"],
 )
 def test_a_filter_that_is_no_good_is_none(
-    tmp_path: Path, spoil: Callable[[bytes], bytes] | None
+    history: KeyedHistory, spoil: Callable[[bytes], bytes] | None
 ) -> None:
-    history = KeyedHistory(tmp_path)
     objects, key = history.tiered.objects, history.tiered.filter_key(0)
     data = bytes(objects.read_range(key, 0, objects.stat(key).size_bytes))
     objects.delete([key])
     if spoil is not None:
-        put(objects, key, spoil(data))
+        overwrite(objects, key, spoil(data))
     assert_left_out(history.tiered, CLEAN_SEGMENTS - 1)
 
 
-def test_a_filter_of_other_bytes_or_another_store_is_none(tmp_path: Path) -> None:
-    history = KeyedHistory(tmp_path)
+def test_a_filter_of_other_bytes_or_another_store_is_none(history: KeyedHistory) -> None:
     objects = history.tiered.objects
     first, second = (
         history.tiered.filter_key(each.base_offset) for each in history.tiered.state.routes[:2]
     )
     data = bytes(objects.read_range(second, 0, objects.stat(second).size_bytes))
     objects.delete([first])
-    put(objects, first, data)
+    overwrite(objects, first, data)
     assert_left_out(history.tiered, CLEAN_SEGMENTS - 1)
     tiered, now_ms = history.tiered, history.tiered.clock.now_ms()
     look = look_at_remote(tiered.state, (), TOPIC, FirstTimestamps(objects), now_ms)
@@ -156,12 +157,6 @@ def test_a_filter_of_other_bytes_or_another_store_is_none(tmp_path: Path) -> Non
         filter_key=FilterKey(1, 2), planned=lambda count: None, progressed=lambda count: None,
     )  # fmt: skip
     assert (0, 1) == (answer.left_out, len(answer.found.records))
-
-
-def put(objects: ObjectStore, key: str, data: bytes) -> None:
-    writer = objects.open_write(key)
-    writer.write(data)
-    writer.close()
 
 
 def assert_left_out(tiered: Tiered, expected: int) -> None:

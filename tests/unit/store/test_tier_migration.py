@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,11 +23,11 @@ from keeplast.store.migration import new_settings
 from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.objects.object_store import partition_prefix
 from keeplast.tier.state.segment import SegmentKind
+from tests.support.durations import HOUR_MS
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS, PARTITION
 
 DELETE = {"cleanup.policy": "delete", "segment.bytes": "400", "retention.ms": "-1"}
-HOUR_MS = 3_600_000
 
 
 class World(Cluster):
@@ -99,10 +100,14 @@ def test_a_compacted_local_log_becomes_tiered_and_goes_on(tmp_path: Path) -> Non
     world.store.close()
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, DELETE)
+
+
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_keyless_records_go_only_when_that_was_confirmed(tmp_path: Path, policy: str) -> None:
+def test_keyless_records_go_only_when_that_was_confirmed(world: World, policy: str) -> None:
     """Tiered ``delete`` to ``compact`` or ``compact,delete``: all dirty, keyless counted first."""
-    world = World(tmp_path, DELETE)
     host = world.host("a")
     host.become_leader(0)
     write_mixed(host, 40)
@@ -137,8 +142,7 @@ def test_keyless_records_go_only_when_that_was_confirmed(tmp_path: Path, policy:
     world.store.close()
 
 
-def test_a_topic_whose_records_have_keys_needs_no_confirmation(tmp_path: Path) -> None:
-    world = World(tmp_path, DELETE)
+def test_a_topic_whose_records_have_keys_needs_no_confirmation(world: World) -> None:
     host = world.led(40)
     host.copy()
     expected = read_all(host)
@@ -159,8 +163,7 @@ def test_a_topic_whose_records_have_keys_needs_no_confirmation(tmp_path: Path) -
     world.store.close()
 
 
-def test_settings_of_a_partition_are_changed_by_its_owner(tmp_path: Path) -> None:
-    world = World(tmp_path, DELETE)
+def test_settings_of_a_partition_are_changed_by_its_owner(world: World) -> None:
     world.host("b").become_leader(3)
     with pytest.raises(RefusedError):
         world.tiered.configure(PARTITION, {"retention.ms": "1"})
@@ -187,15 +190,13 @@ def test_no_host_takes_a_time_for_undo(tmp_path: Path) -> None:
 
 def test_delete_topics_are_never_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They copy, read and expire with no compaction code on their path."""
-
-    def refuse(*args: object, **given: object) -> None:
-        raise AssertionError("compaction code was called")
-
     for home, name in (
         (partition_host, "clean_remote"), (tiered_store, "clean_remote"), (Coordinator, "__init__"),
         (Overlap, "replace"),
     ):  # fmt: skip
-        monkeypatch.setattr(home, name, refuse)
+        monkeypatch.setattr(
+            home, name, Mock(side_effect=AssertionError("compaction code was called"))
+        )
     world = World(tmp_path, {**DELETE, "retention.ms": str(HOUR_MS), "local.retention.ms": "1000"})
     a, b = world.host("a"), world.host("b")
     a.become_leader(0)
@@ -234,8 +235,7 @@ def _batches(host: PartitionHost, start: int = 0) -> list[list[Record]]:
     return found
 
 
-def test_an_owner_that_was_fenced_configures_nothing(tmp_path: Path) -> None:
-    world = World(tmp_path, DELETE)
+def test_an_owner_that_was_fenced_configures_nothing(world: World) -> None:
     state = world.tiered.own(PARTITION, takes_over=False)
     world.host("b").become_leader(state.leader_epoch + 1)
     with pytest.raises(RefusedError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from keeplast import open_store, topic_config
+from keeplast.api import stored_logs
 from keeplast.cli.main import app
 from keeplast.cluster.group_offsets import FRESH_MS, BrokerGroups
 from keeplast.cluster.live_cluster import TopicEnds
@@ -28,6 +28,7 @@ from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
 from tests.support import called
 from tests.support.group_cluster import GroupCluster
+from tests.support.heard_calls import hear
 from tests.support.key_pair import write_operator_files
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION, one, write_partition
@@ -207,11 +208,7 @@ def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
     monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: store.cluster)
     passed = []
 
-    def noted(*args: Any, brokers: BrokerGroups | None, **more: Any) -> TieredStore:
-        passed.append(brokers)
-        return open_store(*args, brokers=brokers, **more)
-
-    monkeypatch.setattr("keeplast.api.stored_logs.open_store", noted)
+    hear(monkeypatch, stored_logs, "open_store", lambda *_, brokers, **__: passed.append(brokers))
     operator = write_operator_files(tmp_path / "apart", [b"a"])
     given = ["erase", "keys", store.url, "--keys", str(operator.keys), "--owner", "me"]
     given += ["--hash-key", str(operator.hash_key), "--topic", PARTITION.topic, "--now"]

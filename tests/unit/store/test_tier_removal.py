@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,9 +20,9 @@ from keeplast.store.removal import Removal
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support.broker_directory import BrokerDirectory
+from tests.support.durations import DAY_MS
 from tests.support.partition_maker import PARTITION
 
-DAY_MS = 24 * 60 * 60 * 1000
 FAR_MS = 20_000 * DAY_MS
 """The objects have times of this machine's clock."""
 
@@ -46,8 +47,7 @@ def a_truncated_tail_was_copied(broker: BrokerDirectory) -> None:
     """Offsets 3 to 5 were copied before they were replicated; a new leader wrote others."""
     broker.append("a", "b")
     broker.append("c", "lost", "lost")
-    broker.append("lost")
-    broker.import_all()
+    broker.import_with("lost")
     broker.truncate(3)
     broker.append("d", "e", epoch=2)
 
@@ -74,8 +74,7 @@ def test_a_truncated_tail_is_cut_off_and_copies_go_on(broker: BrokerDirectory) -
 def test_a_log_is_cut_at_any_offset(broker: BrokerDirectory, offset: int) -> None:
     values = dict(enumerate("abcdef"))
     broker.append("a", "b", "c")
-    broker.append("d", "e", "f")
-    broker.import_all()
+    broker.import_with("d", "e", "f")
     found = truncate(broker, offset)
     assert (6 - offset, offset < 6) == (found.records, found.done)
     assert {k: v for k, v in values.items() if k < offset} == broker.values()
@@ -87,8 +86,7 @@ def test_a_log_is_cut_at_any_offset(broker: BrokerDirectory, offset: int) -> Non
 
 def test_segments_copied_again_after_a_cut_are_dirty(broker: BrokerDirectory) -> None:
     """The first dirty offset was behind the cut: what lies there now was never cleaned."""
-    broker.append("a", "b", "c", "d")
-    broker.import_all()
+    broker.import_with("a", "b", "c", "d")
     broker.tiered.clean(PARTITION, force=True)
     assert 4 == broker.state.first_dirty()
     truncate(broker, 2)
@@ -139,11 +137,10 @@ def test_a_cut_says_that_a_round_which_did_not_end_may_have_gone_by_what_it_take
     broker.append_key("a", "lost")
     broker.import_all()
 
-    def dies(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr("keeplast.store.store_place.TierCommit.publish", dies)
+        patch.setattr(
+            "keeplast.store.store_place.TierCommit.publish", Mock(side_effect=KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             broker.tiered.clean(PARTITION, force=True)
     assert (0, {1: "other", 2: "lost"}) == (broker.state.first_dirty(), broker.values())
@@ -156,8 +153,7 @@ def test_a_cut_segment_keeps_the_transactions_that_were_decided_below_the_cut(
     broker.append_transaction("aborted", ControlType.ABORT)
     broker.append("b", rolls=False)
     broker.append_transaction("aborted", ControlType.ABORT)
-    broker.append("c", rolls=False)
-    broker.import_all()
+    broker.import_with("c", rolls=False)
     truncate(broker, 3)
     assert {2: "b"} == broker.values()
     assert () == broker.tiered.verify(PARTITION)
@@ -176,8 +172,7 @@ def test_a_cut_inside_of_a_log_start_leaves_an_empty_log(broker: BrokerDirectory
 
 
 def test_a_directory_with_the_same_log_leaves_nothing_to_cut(broker: BrokerDirectory) -> None:
-    broker.append("a", "b")
-    broker.import_all()
+    broker.import_with("a", "b")
     broker.append("c", epoch=3)
     before = broker.state
     assert truncate(broker).is_empty
@@ -185,8 +180,7 @@ def test_a_directory_with_the_same_log_leaves_nothing_to_cut(broker: BrokerDirec
 
 
 def test_a_partition_that_is_held_elsewhere_is_not_cut(broker: BrokerDirectory) -> None:
-    broker.append("a", "b")
-    broker.import_all()
+    broker.import_with("a", "b")
     other = broker.opened("b")
     with pytest.raises(RefusedError, match="another host owns"):
         other.removals.truncate(PARTITION, 1, grace_ms=0)
@@ -197,8 +191,7 @@ def test_a_partition_that_is_held_elsewhere_is_not_cut(broker: BrokerDirectory) 
 
 def test_a_round_that_began_before_a_cut_is_fenced(broker: BrokerDirectory) -> None:
     """Also of the same process: a round that runs has read what is gone."""
-    broker.append("a", "b")
-    broker.import_all()
+    broker.import_with("a", "b")
     began = broker.state
     truncate(broker, 1)
     with pytest.raises(FencedError):
@@ -209,8 +202,7 @@ def test_a_round_that_began_before_a_cut_is_fenced(broker: BrokerDirectory) -> N
 def test_a_partition_that_changed_since_it_was_looked_at_is_left_as_it_is(
     broker: BrokerDirectory, kind: str
 ) -> None:
-    broker.append("a", "b")
-    known = broker.import_all()
+    known = broker.import_with("a", "b")
     broker.append("c")
     broker.copy()
     removals = broker.store.removals
@@ -227,15 +219,13 @@ def test_a_partition_that_changed_since_it_was_looked_at_is_left_as_it_is(
 def test_a_crash_before_the_transaction_leaves_the_log_and_garbage(
     broker: BrokerDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.append("a", "b", "c")
-    broker.import_all()
+    broker.import_with("a", "b", "c")
     count = len(list(broker.objects.list("")))
 
-    def dies(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr("keeplast.tier.metadata.commits.Removals.truncate", dies)
+        patch.setattr(
+            "keeplast.tier.metadata.commits.Removals.truncate", Mock(side_effect=KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             truncate(broker, 1)
     assert {0: "a", 1: "b", 2: "c"} == broker.values()
@@ -248,8 +238,7 @@ def test_a_crash_before_the_transaction_leaves_the_log_and_garbage(
 
 
 def test_a_receipt_has_a_line_of_each_removal(broker: BrokerDirectory) -> None:
-    broker.append("a", "b")
-    broker.import_all()
+    broker.import_with("a", "b")
     lines: list[bytes] = []
     removals = broker.tiered.removals
     removals.truncate(PARTITION, 1, grace_ms=0, receipt=lines.append)
@@ -265,8 +254,7 @@ def test_a_receipt_has_a_line_of_each_removal(broker: BrokerDirectory) -> None:
 
 def test_a_partition_that_was_given_up_is_in_the_store_no_more(broker: BrokerDirectory) -> None:
     broker.append("a", "b")
-    broker.append("c")
-    broker.import_all()
+    broker.import_with("c")
     found = forget(broker)
     assert (0, 3, 2, True) == (found.start, found.end, found.segments, found.done)
     assert ((), (PARTITION,)) == (broker.tiered.partitions(), broker.tiered.forgotten())
@@ -277,8 +265,7 @@ def test_a_partition_that_was_given_up_is_in_the_store_no_more(broker: BrokerDir
 
 
 def test_a_host_does_not_lead_what_was_given_up(broker: BrokerDirectory) -> None:
-    broker.append("a", "b")
-    broker.import_all()
+    broker.import_with("a", "b")
     forget(broker)
     host = open_host(broker.tiered, PARTITION, broker.path.parent, broker.topic)
     with pytest.raises(InvalidError, match="given up"):
@@ -286,8 +273,7 @@ def test_a_host_does_not_lead_what_was_given_up(broker: BrokerDirectory) -> None
 
 
 def test_its_objects_are_collected_and_then_its_row(broker: BrokerDirectory) -> None:
-    broker.append("a", "b")
-    broker.import_all()
+    broker.import_with("a", "b")
     broker.tiered.removals.forget(PARTITION, grace_ms=1000)
     waiting = broker.tiered.collect(PARTITION)
     assert (0, 1) == (waiting.segments, waiting.waiting)
@@ -309,8 +295,7 @@ def test_an_import_begins_again(
 ) -> None:
     """Of another topic of the same name, which starts and ends below the old one."""
     (broker.path / "partition.metadata").write_bytes(encode(PartitionMetadata(b"1" * 16)))
-    broker.append("a", "b", "c", "d", epoch=5)
-    broker.import_all()
+    broker.import_with("a", "b", "c", "d", epoch=5)
     broker.tiered.clean(PARTITION, force=True)
     forget(broker)
     if is_collected:
@@ -319,8 +304,7 @@ def test_an_import_begins_again(
     for path in broker.path.iterdir():
         path.unlink()
     (broker.path / "partition.metadata").write_bytes(encode(PartitionMetadata(b"2" * 16)))
-    broker.append("x", "y", epoch=1)
-    state = broker.import_all()
+    state = broker.import_with("x", "y", epoch=1)
     assert (b"2" * 16).hex() == state.topic_id
     assert (0, 0, 2) == (state.log_start, state.first_dirty(), state.remote_end)
     assert {0: "x", 1: "y"} == broker.values()
@@ -334,8 +318,7 @@ def test_an_import_begins_again(
 def test_an_importer_from_before_a_partition_was_given_up_commits_nothing_after(
     broker: BrokerDirectory,
 ) -> None:
-    broker.append("a", "b")
-    known: PartitionState = broker.import_all()
+    known: PartitionState = broker.import_with("a", "b")
     forget(broker)
     late: MetadataStore = broker.store
     with pytest.raises(FencedError):

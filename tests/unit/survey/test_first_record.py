@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
 from keeplast.inspect.status import find_status

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.cleaner.eligibility import (
+from keeplast.cleaner.cleanable_range import (
     FirstDirty,
     FirstUncleanable,
     IdleRoll,
     find_first_uncleanable,
+)
+from keeplast.cleaner.dirty_section import (
+    Dating,
+    dating_notes,
+    due_reason,
+    find_dirty_section,
+    skip_reason,
 )
 from keeplast.cleaner.reasons import (
     ActiveLimit,
@@ -21,13 +28,6 @@ from keeplast.cleaner.reasons import (
     NothingBelow,
     TransactionLimit,
     WatermarkLimit,
-)
-from keeplast.cleaner.section import (
-    Dating,
-    dating_notes,
-    due_reason,
-    find_dirty_section,
-    skip_reason,
 )
 from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig

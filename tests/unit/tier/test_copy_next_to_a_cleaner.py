@@ -51,9 +51,10 @@ def with_aborted_data(root: Path) -> CleanedDirectory:
     return log
 
 
-def with_a_delete(root: Path) -> CleanedDirectory:
+@pytest.fixture
+def log(tmp_path: Path) -> CleanedDirectory:
     """Have k in the store, and its tombstone in the broker's log only."""
-    log = CleanedDirectory(root)
+    log = CleanedDirectory(tmp_path)
     log.put_segment((b"k", b"1"), (b"a", b"1"))
     log.copy()
     assert 2 == log.state.remote_end
@@ -92,9 +93,8 @@ def test_an_abort_whose_marker_is_gone_replaces_what_is_stored(tmp_path: Path) -
 
 
 def test_a_deleted_key_does_not_come_back_when_its_tombstone_was_dropped_before_the_copy(
-    tmp_path: Path,
+    log: CleanedDirectory,
 ) -> None:
-    log = with_a_delete(tmp_path)
     drop_deletes(log)
     assert log.served().final_values() == {b"a": b"1", b"b": b"1"}
     log.copy()
@@ -104,8 +104,7 @@ def test_a_deleted_key_does_not_come_back_when_its_tombstone_was_dropped_before_
     assert () == log.tiered.verify(PARTITION)
 
 
-def test_a_tombstone_within_its_time_is_copied_as_ever(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_a_tombstone_within_its_time_is_copied_as_ever(log: CleanedDirectory) -> None:
     log.clean()
     log.clock.advance(DAY_MS // 2)
     log.clean()
@@ -114,8 +113,7 @@ def test_a_tombstone_within_its_time_is_copied_as_ever(tmp_path: Path) -> None:
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
-def test_what_replaces_is_clean_only_as_far_as_the_directory_is(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_what_replaces_is_clean_only_as_far_as_the_directory_is(log: CleanedDirectory) -> None:
     log.tiered.clean(PARTITION, force=True)
     assert 2 == log.state.first_dirty()
     drop_deletes(log)
@@ -128,15 +126,15 @@ def test_what_replaces_is_clean_only_as_far_as_the_directory_is(tmp_path: Path) 
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
-def test_the_directorys_checkpoint_says_how_clean_what_replaces_is(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_the_directorys_checkpoint_says_how_clean_what_replaces_is(log: CleanedDirectory) -> None:
     drop_deletes(log)
     log.copy()
     assert 4 == log.state.first_dirty()
 
 
-def test_a_round_that_began_before_the_log_was_replaced_publishes_nothing(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_a_round_that_began_before_the_log_was_replaced_publishes_nothing(
+    log: CleanedDirectory,
+) -> None:
     before = log.state
     drop_deletes(log)
     log.lose_checkpoint()
@@ -148,8 +146,7 @@ def test_a_round_that_began_before_the_log_was_replaced_publishes_nothing(tmp_pa
     assert 0 == log.state.first_dirty()
 
 
-def test_replaced_objects_wait_out_their_grace(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_replaced_objects_wait_out_their_grace(log: CleanedDirectory) -> None:
     (before,) = log.state.routes
     drop_deletes(log)
     log.tiered.copy_directory(PARTITION, log.directory, grace_ms=HOUR_MS)
@@ -159,8 +156,7 @@ def test_replaced_objects_wait_out_their_grace(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_directory_that_begins_above_the_store_cannot_replace_it(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_a_directory_that_begins_above_the_store_cannot_replace_it(log: CleanedDirectory) -> None:
     drop_deletes(log)
     log.put_segment((b"d", b"1"))
     for path in retire_segments(LocalFiles(), log.directory, [0]):
@@ -191,9 +187,8 @@ def test_a_replacement_that_fails_changes_nothing(tmp_path: Path, nth: int) -> N
 
 
 def test_a_store_of_which_nothing_is_remembered_goes_on_where_no_offset_is_missing(
-    tmp_path: Path,
+    log: CleanedDirectory,
 ) -> None:
-    log = with_a_delete(tmp_path)
     log.forget_visits()
     log.copy()
     assert [] == log.replaced
@@ -201,9 +196,8 @@ def test_a_store_of_which_nothing_is_remembered_goes_on_where_no_offset_is_missi
 
 
 def test_a_store_of_which_nothing_is_remembered_is_replaced_where_offsets_are_missing(
-    tmp_path: Path,
+    log: CleanedDirectory,
 ) -> None:
-    log = with_a_delete(tmp_path)
     log.put_segment((b"b", b"1"))
     log.clean()
     log.forget_visits()
@@ -233,8 +227,7 @@ def test_a_first_copy_that_was_interrupted_goes_on_with_what_it_has(tmp_path: Pa
     assert log.served().final_values() == log.exported().final_values()
 
 
-def test_a_clock_that_went_back_is_not_believed(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_a_clock_that_went_back_is_not_believed(log: CleanedDirectory) -> None:
     drop_deletes(log)
     log.clock.advance(-2 * DAY_MS)
     log.copy()
@@ -242,8 +235,7 @@ def test_a_clock_that_went_back_is_not_believed(tmp_path: Path) -> None:
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
-def test_a_retention_that_was_lowered_counts(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_a_retention_that_was_lowered_counts(log: CleanedDirectory) -> None:
     log.topic = replace(COMPACT, delete_retention_ms=HOUR_MS)
     log.clean()
     log.clock.advance(HOUR_MS)
@@ -255,8 +247,7 @@ def test_a_retention_that_was_lowered_counts(tmp_path: Path) -> None:
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
-def test_an_unnamed_retention_is_known_by_the_horizons_it_left(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_an_unnamed_retention_is_known_by_the_horizons_it_left(log: CleanedDirectory) -> None:
     log.put_segment((b"z", None))
     log.topic = replace(COMPACT, delete_retention_ms=HOUR_MS)
     log.clean()
@@ -321,8 +312,7 @@ def test_a_copy_goes_on_in_the_middle_of_a_segment(tmp_path: Path) -> None:
     assert {b"a": b"1", b"b": b"2"} == log.exported().final_values()
 
 
-def test_a_swap_of_the_store_and_a_replacement_do_not_meet(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_a_swap_of_the_store_and_a_replacement_do_not_meet(log: CleanedDirectory) -> None:
     before = log.state
     drop_deletes(log)
     log.copy()
@@ -333,8 +323,7 @@ def test_a_swap_of_the_store_and_a_replacement_do_not_meet(tmp_path: Path) -> No
         )  # fmt: skip
 
 
-def test_only_so_many_directories_are_remembered(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_only_so_many_directories_are_remembered(log: CleanedDirectory) -> None:
     epoch = log.state.leader_epoch
     for number in range(2 * DIRECTORIES_MAX):
         log.store.remember(
@@ -345,8 +334,9 @@ def test_only_so_many_directories_are_remembered(tmp_path: Path) -> None:
     assert log.store.visits(PARTITION, log.visits_id()).entries
 
 
-def test_another_replica_shows_nothing_of_this_ones_cleaning(tmp_path: Path) -> None:
-    log = with_a_delete(tmp_path)
+def test_another_replica_shows_nothing_of_this_ones_cleaning(
+    log: CleanedDirectory, tmp_path: Path
+) -> None:
     drop_deletes(log)
     log.clock.advance(-DAY_MS)  # In time by what is known of the first directory.
     other = tmp_path / "other" / str(PARTITION)
@@ -409,10 +399,9 @@ def write_watermark(log: CleanedDirectory, offset: int) -> None:
 
 
 def test_what_was_merged_across_an_older_high_watermark_is_not_taken_for_uncleaned(
-    tmp_path: Path,
+    log: CleanedDirectory,
 ) -> None:
     """The segment with the watermark began above the store's end before it was merged."""
-    log = with_a_delete(tmp_path)
     log.clean()
     log.put_segment((b"c", b"1"), (b"d", b"1"))
     log.clean()
@@ -430,10 +419,9 @@ def test_what_was_merged_across_an_older_high_watermark_is_not_taken_for_unclean
 
 
 def test_what_was_merged_across_the_high_watermark_has_time_until_its_first_horizon(
-    tmp_path: Path,
+    log: CleanedDirectory,
 ) -> None:
     """The copy in between could take nothing, and has seen that nothing is gone yet."""
-    log = with_a_delete(tmp_path)
     log.put_segment((b"c", b"1"), (b"c", b"2"))
     log.clock.advance(8 * HOUR_MS)
     log.clean()
@@ -450,10 +438,9 @@ def test_what_was_merged_across_the_high_watermark_has_time_until_its_first_hori
 
 
 def test_what_was_merged_across_the_high_watermark_is_taken_up_to_it_before_its_time_is_over(
-    tmp_path: Path,
+    log: CleanedDirectory,
 ) -> None:
     """A broker that merges before each of its copies would be replaced, healthy as it is."""
-    log = with_a_delete(tmp_path)
     log.put_segment((b"c", b"1"), (b"c", b"2"))
     for ends in (3, 5, 7):
         log.clock.advance(11 * HOUR_MS)
@@ -472,9 +459,8 @@ def test_what_was_merged_across_the_high_watermark_is_taken_up_to_it_before_its_
 
 
 def test_a_copy_before_its_time_is_over_takes_replicated_records_after_whole_segments_too(
-    tmp_path: Path,
+    log: CleanedDirectory,
 ) -> None:
-    log = with_a_delete(tmp_path)
     for value in (b"1", b"2", b"3"):
         log.put(b"c", value)
     log.roll()
@@ -485,10 +471,9 @@ def test_a_copy_before_its_time_is_over_takes_replicated_records_after_whole_seg
 
 
 def test_a_segment_that_moves_while_it_is_asked_since_when_it_is_uncleaned_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: CleanedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the copy would be remembered as one that reached nothing, and the next one be late."""
-    log = with_a_delete(tmp_path)
     log.put_segment((b"c", b"1"), (b"c", b"2"))
     log.clock.advance(8 * HOUR_MS)
     write_watermark(log, 5)
@@ -512,10 +497,9 @@ def test_a_segment_that_moves_while_it_is_asked_since_when_it_is_uncleaned_is_as
 
 
 def test_a_high_watermark_that_is_written_while_a_copy_looks_dates_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: CleanedDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was cleaned below it by then may lie above the one that the copy goes by."""
-    log = with_a_delete(tmp_path)
     write_watermark(log, 3)
     written_ms = log.clock.now_ms()
     log.clock.advance(5 * HOUR_MS)

@@ -41,16 +41,19 @@ def with_two_segments(root: Path, files: BusyFiles) -> CleanedDirectory:
     return log
 
 
-def test_what_a_broker_is_about_to_delete_is_no_interrupted_swap(tmp_path: Path) -> None:
-    log = with_two_segments(tmp_path, BusyFiles())
+@pytest.fixture
+def log(tmp_path: Path) -> CleanedDirectory:
+    return with_two_segments(tmp_path, BusyFiles())
+
+
+def test_what_a_broker_is_about_to_delete_is_no_interrupted_swap(log: CleanedDirectory) -> None:
     for name in ("00000000000000000000.log.deleted", "00000000000000000000.log.cleaned"):
         (log.directory / name).write_bytes(b"old")
     log.copy()
     assert 200 == log.state.remote_end
 
 
-def test_an_unfinished_swap_is_refused(tmp_path: Path) -> None:
-    log = with_two_segments(tmp_path, BusyFiles())
+def test_an_unfinished_swap_is_refused(log: CleanedDirectory) -> None:
     (log.directory / "00000000000000000000.log.swap").write_bytes(b"new")
     with pytest.raises(RefusedError, match="interrupted"):
         log.copy()
@@ -148,16 +151,14 @@ def test_an_end_that_a_broker_cuts_while_it_is_imported_is_no_torn_end(
     assert 201 == log.state.remote_end
 
 
-def test_an_end_that_is_torn_and_stays_so_is_refused(tmp_path: Path) -> None:
-    log = with_two_segments(tmp_path, BusyFiles())
+def test_an_end_that_is_torn_and_stays_so_is_refused(log: CleanedDirectory) -> None:
     path = log.log.path(200)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(RefusedError, match="its end is torn"):
         log.tiered.import_directory(PARTITION, log.directory, {})
 
 
-def test_damage_in_an_untouched_directory_stays_damage(tmp_path: Path) -> None:
-    log = with_two_segments(tmp_path, BusyFiles())
+def test_damage_in_an_untouched_directory_stays_damage(log: CleanedDirectory) -> None:
     path = log.log.path(0)
     data = bytearray(path.read_bytes())
     second = next(iter(read_batches(bytes(data)))).size_bytes
@@ -180,8 +181,9 @@ def raised(errors: list[Exception], log: CleanedDirectory) -> int:
     return len(calls)
 
 
-def test_an_error_is_raised_when_it_is_found_twice_where_nothing_has_moved(tmp_path: Path) -> None:
-    log = with_two_segments(tmp_path, BusyFiles())
+def test_an_error_is_raised_when_it_is_found_twice_where_nothing_has_moved(
+    log: CleanedDirectory,
+) -> None:
     errors: list[Exception] = [CorruptError("torn"), CorruptError("torn"), CorruptError("more")]
     with pytest.raises(CorruptError, match="torn"):
         raised(errors, log)
@@ -190,8 +192,7 @@ def test_an_error_is_raised_when_it_is_found_twice_where_nothing_has_moved(tmp_p
 
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone"), InvalidError("too large")])
 def test_a_segment_that_came_and_went_is_a_segment_that_moved(
-    tmp_path: Path, error: Exception
+    log: CleanedDirectory, error: Exception
 ) -> None:
     """A broker rolled and truncated: before and behind it the directory looks the same."""
-    log = with_two_segments(tmp_path, BusyFiles())
     assert 2 == raised([error], log)

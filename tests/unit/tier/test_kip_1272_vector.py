@@ -9,9 +9,9 @@ every order, is in ``test_vector.py``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,13 +23,6 @@ from tests.support.metadata_contract import LINEAGE, PARTITION, Opened, new_id, 
 from tests.support.store_world import COMPACTED, StoreWorld
 
 B_LINEAGE = (LeaderEpoch(0, 0), LeaderEpoch(1, 120))
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(f"sqlite:///{tmp_path / 'meta.db'}")
-    yield made
-    made.store.close()
 
 
 def vector(opened: Opened) -> dict[int, int]:
@@ -234,12 +227,10 @@ def test_kip_1272_vector_of_a_round_that_did_not_end_is_the_one_before(tmp_path:
     world = StoreWorld(tmp_path)
     partition = world.log(0, 3)
     with world.open("a") as a, pytest.MonkeyPatch.context() as patch:
-
-        def dies(*args: object, **options: object) -> None:
-            raise KeyboardInterrupt
-
         a.own(partition, takes_over=True)
-        patch.setattr("keeplast.store.store_place.TierCommit.publish", dies)
+        patch.setattr(
+            "keeplast.store.store_place.TierCommit.publish", Mock(side_effect=KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             a.clean(partition, force=True)
         assert {0: 0} == latest(a.state(partition))

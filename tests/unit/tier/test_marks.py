@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -170,11 +171,8 @@ def test_an_object_store_that_is_away_keeps_a_commit_from_being_made(
     store, marks = place.open()
     name_older(store, place.objects)
 
-    def fails(key: str, data: bytes) -> bool:
-        raise UnavailableError("away")
-
     with monkeypatch.context() as patch:
-        patch.setattr(place.objects, "put_new", fails)
+        patch.setattr(place.objects, "put_new", Mock(side_effect=UnavailableError("away")))
         with pytest.raises(UnavailableError):
             marks.committing()
     marks.committing()

@@ -14,12 +14,12 @@ from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata.database import SKEW_MS_MAX, open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.stores import open_objects
+from tests.support.durations import DAY_MS
 from tests.support.log_builder import START_MS
 from tests.support.manual_clock import ManualClock, SharedTime
 from tests.support.metadata_contract import GRACE_MS, NOW_MS, PARTITION, Opened, new_id, segment
 from tests.support.store_world import StoreWorld
 
-DAY_MS = 24 * 60 * 60 * 1000
 JUMPS = [SKEW_MS_MAX + 1, DAY_MS, 365 * DAY_MS]
 
 

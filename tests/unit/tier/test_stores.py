@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import obstore
 import pytest
@@ -26,6 +27,7 @@ from keeplast.tier.objects.stores import (
     open_tree,
     reason_of,
 )
+from tests.support.heard_calls import hear
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -71,13 +73,12 @@ def test_an_object_in_a_directory_survives_a_power_loss_once_it_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    sync = os.fsync
-
-    def noted(handle: int) -> None:
-        synced.append(Path(f"/proc/self/fd/{handle}").resolve())
-        sync(handle)
-
-    monkeypatch.setattr(os, "fsync", noted)
+    hear(
+        monkeypatch,
+        os,
+        "fsync",
+        lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").resolve()),
+    )
     objects = open_objects(f"file://{tmp_path}")
     for name in ("log", "index"):
         writer = objects.open_write(f"t-0/id/segment/{name}")
@@ -203,10 +204,11 @@ def test_a_refusal_in_words_of_the_library_alone_is_one_and_is_not_asked_again(
 def test_a_bucket_that_is_gone_is_not_an_object_that_is(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(*asked: object, **how: object) -> None:
-        raise NotFoundError(f"404 Not Found: <Error><Code>{code}</Code></Error>")
-
-    monkeypatch.setattr(obstore, "get_range", gone)
+    monkeypatch.setattr(
+        obstore,
+        "get_range",
+        Mock(side_effect=NotFoundError(f"404 Not Found: <Error><Code>{code}</Code></Error>")),
+    )
     with pytest.raises(UnavailableError, match=f"no such bucket.*url=memory:// .*error={code}"):
         open_tree("memory://").read_range("a", 0, 1)
 

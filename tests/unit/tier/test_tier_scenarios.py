@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +24,6 @@ from tests.support.metadata_contract import (
 )
 from tests.support.partition_maker import COMPACT, DAY_MS, one, write_partition
 from tests.support.remote_log import RemoteLog
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    made = Opened(f"sqlite:///{tmp_path / 'meta.db'}")
-    yield made
-    made.store.close()
 
 
 def cleaned(base: int, last: int) -> RemoteSegment:

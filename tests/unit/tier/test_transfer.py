@@ -7,6 +7,7 @@ import pytest
 from keeplast.errors import UnavailableError
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.objects.transfer import put_small
+from tests.support.heard_calls import hear
 
 KEY = "t-0/" + "0" * 32 + "/" + "1" * 32 + "/00000000000000000000.epochs"
 
@@ -16,12 +17,6 @@ def test_a_copy_that_a_newer_leader_has_removed_before_it_was_read_back_is_tried
 ) -> None:
     """A leader that slept behind its upload: without a row it is garbage to the next one."""
     objects = open_objects("memory://", {})
-    stat = type(objects).stat
-
-    def removed_first(store: object, key: str) -> object:
-        objects.delete([key])
-        return stat(objects, key)
-
-    monkeypatch.setattr(type(objects), "stat", removed_first)
+    hear(monkeypatch, type(objects), "stat", lambda store, key: objects.delete([key]))
     with pytest.raises(UnavailableError, match=f"is not there.*{KEY}"):
         put_small(objects, KEY, b"0\n0\n")

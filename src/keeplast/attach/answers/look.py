@@ -31,7 +31,14 @@ from keeplast.attach.rules.sources import (
     synthetic_lineage,
 )
 from keeplast.attach.rules.swap import reasserted
-from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable, find_hold
+from keeplast.cleaner.cleanable_range import FirstDirty, find_first_uncleanable, find_hold
+from keeplast.cleaner.dirty_section import (
+    LogFigures,
+    due_reason,
+    figures_of,
+    find_dirty_section,
+    skip_reason,
+)
 from keeplast.cleaner.reasons import (
     AbortUnnamed,
     Decision,
@@ -39,13 +46,6 @@ from keeplast.cleaner.reasons import (
     HoldLimit,
     NothingBelow,
     Unserved,
-)
-from keeplast.cleaner.section import (
-    LogFigures,
-    due_reason,
-    figures_of,
-    find_dirty_section,
-    skip_reason,
 )
 from keeplast.cluster.late_copies import closable_holes
 from keeplast.cluster.layouts.layout import RemoteLayout

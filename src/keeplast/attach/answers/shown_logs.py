@@ -339,7 +339,6 @@ class HeldCluster(LiveCluster, Protocol):
 
     def read_stable_ends(self, topic: TopicFacts) -> list[int]:
         """Return the last stable offset of each partition."""
-        ...
 
 
 class AttachedHolds:

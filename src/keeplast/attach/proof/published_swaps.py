@@ -28,8 +28,7 @@ from keeplast.attach.rules.swap import covered
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache, is_compactors
 from keeplast.columns import batches as t
-from keeplast.columns.ranks import HAS_VERSION
-from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.rows import HAS_KEY
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
@@ -38,19 +37,13 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentState,
 )
 from keeplast.inspect.sorted_runs import (
-    COLUMNS,
     FLAGS,
     HORIZON,
     IS_TOMBSTONE,
-    KEY_HIGH,
-    KEY_LOW,
-    KEY_SHIFT,
     OFFSET,
     OLDER_RIGHT,
     ON_LEFT,
     ON_RIGHT,
-    VERSION,
-    Rows,
     SortedRuns,
     final_records,
 )
@@ -112,10 +105,10 @@ class KeyLaw:
         """Compare offsets ``[first, last]`` of a part of what is served."""
         committed = self._committed(part, first, last)
         is_clean = _inside(part.offsets[committed], self._ground.compacted)
-        self._clean.add(_rows(part, committed[is_clean], ON_RIGHT))
+        self._clean.add(part.rows(committed[is_clean], ON_RIGHT))
         if not self._ground.covered:
             return
-        self._all.add(_rows(part, committed, ON_RIGHT))
+        self._all.add(part.rows(committed, ON_RIGHT))
         rows = np.flatnonzero((part.offsets >= first) & (part.offsets <= last))
         offsets, contents = part.offsets[rows], part.contents[rows]
         is_known = np.zeros(len(offsets), np.bool_)
@@ -210,14 +203,14 @@ class KeyLaw:
         self._at = int(np.searchsorted(self._part.offsets, first))
         first = max(first, self._ground.log_start)
         committed = self._committed(self._part, first, self._ground.end)
-        self._all.add(_rows(self._part, committed, ON_LEFT))
+        self._all.add(self._part.rows(committed, ON_LEFT))
         return self._part
 
     def _report_markers(self, source: VerifiedPart, missing: Offsets) -> None:
         """Report control records that are not served, and were not due."""
         is_control = source.table[source.batch_of[missing], t.ATTRIBUTES] & t.CONTROL != 0
         gone = missing[is_control]
-        horizons = _horizons(source)[source.batch_of[gone]]
+        horizons = source.horizons()[source.batch_of[gone]]
         for offset, horizon_ms in zip(
             source.offsets[gone].tolist(), horizons.tolist(), strict=True
         ):
@@ -233,24 +226,6 @@ class KeyLaw:
         wanted = is_data[part.batch_of] & (part.flags & HAS_KEY != 0)
         wanted &= (part.offsets >= first) & (part.offsets <= last)
         return np.flatnonzero(wanted)
-
-
-def _rows(part: VerifiedPart, chosen: Offsets, side: int) -> Rows:
-    rows = np.empty((len(chosen), COLUMNS), np.int64)
-    rows[:, KEY_HIGH] = part.keys[chosen, 0]
-    has_version = part.flags[chosen] & HAS_VERSION != 0
-    rows[:, KEY_LOW] = (part.keys[chosen, 1] << KEY_SHIFT) | has_version
-    rows[:, VERSION] = part.versions[chosen]
-    rows[:, OFFSET] = part.offsets[chosen]
-    rows[:, HORIZON] = _horizons(part)[part.batch_of[chosen]]
-    rows[:, FLAGS] = side | (part.flags[chosen] & HAS_VALUE == 0) * IS_TOMBSTONE
-    return rows
-
-
-def _horizons(part: VerifiedPart) -> Offsets:
-    """Return the delete horizon of each batch, -1 for none."""
-    has_horizon = part.table[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0
-    return np.where(has_horizon, part.table[:, t.BASE_TIMESTAMP], -1)
 
 
 def _inside(offsets: Offsets, ranges: Sequence[Range]) -> NDArray[np.bool_]:

@@ -89,7 +89,6 @@ class ReadCluster(MetadataReader, RecordReader, Protocol):
 
     def read_facts(self, topics: Sequence[str] = ()) -> ClusterFacts:
         """Return brokers, ``topics`` and the metadata topic."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from keeplast.attach.held.outputs import (
     BEGUN,
@@ -54,7 +54,7 @@ from keeplast.cleaner.reasons import (
 )
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.columns import verdicts
+from keeplast.columns import retained
 from keeplast.errors import (
     CompactionError,
     ConflictError,
@@ -65,7 +65,6 @@ from keeplast.errors import (
 )
 from keeplast.format.filename import LOG
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
-from keeplast.log.files import FileSystem
 from keeplast.model.hold import GroupReader, Hold
 from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import Keyless
@@ -157,19 +156,15 @@ class SwapPublisher(Protocol):
     @property
     def mark(self) -> int:
         """Return the broker that announcements are made by."""
-        ...
 
     def anchor(self, line: bytes | None) -> None:
         """Let what is decided from here on keep that this line of a receipt was written."""
-        ...
 
     def register(self, ids: Sequence[tuple[bytes, int]]) -> None:
         """Write down fresh segment ids, each with its start offset, before they are announced."""
-        ...
 
     def announce_all(self, segments: Sequence[RemoteLogSegment]) -> object:
         """Say that registered segments are being copied; at most once an id."""
-        ...
 
     def decide_and_publish(self, swap: Swap) -> object:
         """Decide a swap and make it live.
@@ -177,15 +172,12 @@ class SwapPublisher(Protocol):
         CommitUnknownError when it may be live, and that cannot be found out; any other error says
         that it is not, and never will be.
         """
-        ...
 
     def discard_ids(self, segment_ids: Sequence[bytes]) -> None:
         """Take back what was registered and not decided: announcement, objects, all."""
-        ...
 
     def advance(self, cleaned_to: int) -> None:
         """Write down how far the partition is clean, where no swap says it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +260,7 @@ class AttachedPlace:
         self._sources = {each.start_offset: each for each in state.sources.segments}
         mark = OutputMark(UNANNOUNCED if publisher is None else publisher.mark, clock.now_ms())
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
-        self._files = self._recipe.open()
+        self.files: Final = self._recipe.open()
         self._registered: set[bytes] = set()
         self._joined: list[StagedGroup] = []
         self._decided: set[bytes] = set()
@@ -279,25 +271,20 @@ class AttachedPlace:
         invariant(self._holder is not None, "a place that is only looked at is changed")
         return cast(SwapPublisher, self._holder)
 
-    @property
-    def files(self) -> FileSystem:
-        """Return the files of the round."""
-        return self._files
-
     # Survey.
 
     def survey(self, run: PartitionRun) -> Survey:
         """Survey what may be compacted of the log."""
         request = replace(
-            self.request, log_start_offset=self.state.log_start, high_watermark=self._files.end
+            self.request, log_start_offset=self.state.log_start, high_watermark=self.files.end
         )
         # As a checkpoint, and not as an offset that is asked for: what is clean is old enough.
         at = run.request.partition
         checkpoints = Checkpoints({at: self.state.first_dirty}, {}, {}, {at: self.state.holds})
         found = survey_partition(
-            run.request, request, checkpoints, self._files,
+            run.request, request, checkpoints, self.files,
             self._clock.now_ms(), known=self._known(run),
-            groups=StoredReaders(self._files.partition.topic_id.hex(), self._brokers),
+            groups=StoredReaders(self.files.partition.topic_id.hex(), self._brokers),
         )  # fmt: skip
         return self._naming_limit(found)
 
@@ -308,7 +295,7 @@ class AttachedPlace:
 
     def _naming_limit(self, found: Survey) -> Survey:
         """Return a survey that names what ends the sources, not the segment that stands for it."""
-        stand_in, limit = ActiveLimit(self._files.end), self.state.sources.limit
+        stand_in, limit = ActiveLimit(self.files.end), self.state.sources.limit
         notes = tuple(
             replace(note, limit=limit)
             if isinstance(note, BoundNote) and note.limit == stand_in
@@ -351,10 +338,10 @@ class AttachedPlace:
     def site(self, run: PartitionRun) -> Site:
         """Return the directory that the segments look like."""
         return Site(
-            path=self._files.path,
-            target=self._files.path,
+            path=self.files.path,
+            target=self.files.path,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
-            files=replace(self._recipe, like=self._files.like),
+            files=replace(self._recipe, like=self.files.like),
             writes=self._holder is not None,
             takes_crcs=self._holder is not None,
             shares_disk=False,
@@ -410,7 +397,7 @@ class AttachedPlace:
             more = len(parts) + 1
             of_output = len(merged_epochs(parts))
             is_full = size + more > SWAP_SEGMENTS_MAX or epochs + of_output > SWAP_EPOCHS_MAX
-            is_next = not run or self._files.follows(run[-1], each)
+            is_next = not run or self.files.follows(run[-1], each)
             if run and (not each.files or is_full or not is_next):
                 yield run
                 run, size, epochs = [], 0, 0
@@ -426,16 +413,16 @@ class AttachedPlace:
         for each in outputs:
             if is_hollow(each) and each.files:
                 (log,) = [file.name for file in each.files if file.kind == LOG]
-                self._files.adopt(log, self._output(each))
+                self.files.adopt(log, self._output(each))
         joined = join_hollow(
-            self._files, outputs, attempt=secrets.token_hex(ATTEMPT_BYTES),
+            self.files, outputs, attempt=secrets.token_hex(ATTEMPT_BYTES),
             interval=round_.plan.topic.index_interval_bytes, begins_at=round_.plan.begins_at,
         )  # fmt: skip
         self._joined += [each for each in joined if each not in outputs]
         kept = {id(each) for each in joined}
         for each in outputs:
             if id(each) not in kept and each.files:
-                name = staged_id(self._files.partition, each)
+                name = staged_id(self.files.partition, each)
                 remove_output(self._layout, name, each.base_offset, self._newest)
         return joined
 
@@ -458,12 +445,12 @@ class AttachedPlace:
 
     def _check_keyless(self, result: TaskResult) -> None:
         """RefusedError when records without a key would go, and the caller did not allow it."""
-        count = int(result.counters[verdicts.REASON_RECORDS + verdicts.KEYLESS])
+        count = int(result.counters[retained.REASON_RECORDS + retained.KEYLESS])
         if count and self._keyless is Keyless.FAIL:
             raise RefusedError(
                 f"{count} records have no key, and belong to none: say what becomes of them with "
                 "--keyless drop or --keyless retain. Nothing was changed. "
-                f"partition={self._files.partition.topic}-{self._files.partition.partition}",
+                f"partition={self.files.partition.topic}-{self.files.partition.partition}",
                 code="K238",
             )
 
@@ -474,7 +461,7 @@ class AttachedPlace:
         )  # fmt: skip
         outputs = [self._output(each) for each in staged]
         swap = Swap(
-            self._files.partition, tuple(sources), tuple(outputs), cleaned_to, cleaned_for,
+            self.files.partition, tuple(sources), tuple(outputs), cleaned_to, cleaned_for,
             first_dirty=self.state.first_dirty, expires_below=self._expires_below or 0,
         )  # fmt: skip
         if self._allowance is not None:
@@ -492,7 +479,7 @@ class AttachedPlace:
 
     def _output(self, staged: StagedGroup) -> RemoteLogSegment:
         """Return the announcement of an output as its task has described it, checked."""
-        name = staged_id(self._files.partition, staged)
+        name = staged_id(self.files.partition, staged)
         data = self._layout.read_own(work_name(name))
         if data is None or data in (BEGUN, SWEPT):
             raise ConflictError(
@@ -522,7 +509,7 @@ class AttachedPlace:
         if self._holder is None:
             return
         left = [
-            (staged_id(self._files.partition, staged), staged.base_offset)
+            (staged_id(self.files.partition, staged), staged.base_offset)
             for staged in (*self._joined, *(s for r in round_.results for s in r.staged))
             if staged.files
         ]

@@ -60,7 +60,6 @@ class TopicsCluster(LiveCluster, Protocol):
 
         RefusedError when the principal may not know.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

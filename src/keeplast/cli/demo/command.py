@@ -118,8 +118,7 @@ def _show_cleaning(git: Path | None, runner: RunnerName, *, as_json: bool) -> Re
             NEXT_STEPS.format(sample=_from_here(sample), directory=_from_here(demo_cleaning.SAMPLE))
         )
     for report in reports:
-        for message in report_errors(report):
-            say(message, kind="error")
+        say(*report_errors(report), kind="error")
     is_equal = all(outcome.is_equal for outcome in outcomes)
     document = {
         "runner": str(runner),

@@ -26,14 +26,14 @@ ROUND = tuple(
     f"{_COLUMNS}.{each}"
     for each in (
         "shortcuts.stream_keys",
-        "verdicts.mark_indexed",
+        "retained.mark_indexed",
         "winners.sort_by_shard",
-        "ranks.insert_noting",
+        "version_ranks.insert_noting",
         "shortcuts.skim_batches",
         "batches.find_bad_crc",
-        "verdicts.judge_batches",
+        "retained.judge_batches",
         "rows.parse_rows",
-        "verdicts.judge_rows",
+        "retained.judge_rows",
         "rebuild.describe_rebuilt",
         "rebuild.emit",
         "rebuild.index_batches",

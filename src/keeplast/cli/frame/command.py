@@ -38,7 +38,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, is_dataclass
 from itertools import chain
@@ -477,6 +477,12 @@ def report_errors(report: CleanReport) -> list[str]:
         for name, each in _outcomes(report)
         if each.error is not None
     ]
+
+
+def say_faults(faults: Sequence[tuple[object, Exception]]) -> int:
+    """Print an error for each partition that has one, and return the exit code of all."""
+    say(*(f"{partition}: {fault_text(error)}" for partition, error in faults), kind="error")
+    return max((error_exit_code(error) for _, error in faults), default=DONE)
 
 
 def end_of_upkeep(

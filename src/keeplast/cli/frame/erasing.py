@@ -227,11 +227,10 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
 
 def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
     """Say what a person has to do; returns the exit code."""
-    from keeplast.cli.frame.command import CHECK_FAILED, DONE, REFUSED, error_exit_code
-    from keeplast.cli.show.output import fault_text, say
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE, REFUSED, say_faults
+    from keeplast.cli.show.output import say
 
-    for warning in answer.warnings:
-        say(warning, kind="warning")
+    say(*answer.warnings, kind="warning")
     code = CHECK_FAILED if answer.undecided else DONE
     for each in answer.undecided:
         places = ", ".join(str(e.partition) for e in each.places if not e.is_decided)
@@ -240,10 +239,7 @@ def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
     is_barred = bool(answer.problems or answer.in_the_way)
     if is_barred or (answer.left_out and is_named) or not answer.searches:
         code = max(code, REFUSED)
-    for partition, error in answer.faults:
-        say(f"{partition}: {fault_text(error)}", kind="error")
-        code = max(code, error_exit_code(error))
-    return code
+    return max(code, say_faults(answer.faults))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.cli.frame.lazy import BadValue
 from keeplast.cli.frame.values import SPAN_WORDS, place, span_ms
 from keeplast.cli.frame.wiring import RunnerName, choose_runner

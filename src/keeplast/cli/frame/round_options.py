@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cleaner.selection import Order
+from keeplast.cleaner.log_order import Order
 from keeplast.cli.frame.options import (
     MEMORY_DEFAULT,
     ROUND,

@@ -57,15 +57,12 @@ class CoordinatorPort(Protocol):
 
     def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
         """Say what a clean would do."""
-        ...
 
     def clean(self, request: CleanRequest) -> CleanReport:
         """Do it."""
-        ...
 
     def stop(self) -> None:
         """Ask for the end of a clean at its next safe point."""
-        ...
 
 
 @contextlib.contextmanager

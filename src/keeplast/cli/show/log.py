@@ -49,10 +49,10 @@ from keeplast.inspect.log_scan import (
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import settled_names
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.log.truncation import read_leader_epochs
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes, format_count, printable
-from keeplast.service.receipts import FILE_NAME
 
 METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 INTERNAL_PREFIX = "__"
@@ -190,7 +190,7 @@ def view_partition(path: Path, files: FileSystem, sample: RowSample) -> LogPage:
         # Somebody's own topic rather than one of the broker's.
         inside.sort(key=lambda name: (name.startswith(INTERNAL_PREFIX), name))
         remedy = f"choose one in it, such as {inside[0]}" if inside else "give a file of a log"
-        remedy += f", or its receipts, {FILE_NAME}" if FILE_NAME in names else ""
+        remedy += f", or its receipts, {RECEIPTS_NAME}" if RECEIPTS_NAME in names else ""
         raise InvalidError(f"not a partition directory; {remedy}. path={path}", code="K116")
     view = LogPage(path, "partition", parsed.partition, [], sample, ScanFindings())
     _read_checkpoints(view, files)

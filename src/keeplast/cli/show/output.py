@@ -298,17 +298,18 @@ def clear_screen() -> None:
     console.clear() if console.is_terminal else console.print()
 
 
-def say(message: str, *, kind: str | None = None) -> None:
-    """Print a line to stderr; ``kind`` is a word such as ``warning`` before it.
+def say(*messages: str, kind: str | None = None) -> None:
+    """Print a line to stderr for each message; ``kind`` is a word such as ``warning`` before it.
 
     A quiet command keeps back what is neither an error nor a warning; the log file has all lines.
     """
     prefix = f"{kind}: " if kind else ""
-    line = f"{prefix}{shown(printable(message))}"
-    voice().keep(line)
-    if voice().says(kind):
-        sys.stderr.write(fitting(f"{line}\n", sys.stderr.encoding))
-        sys.stderr.flush()
+    for message in messages:
+        line = f"{prefix}{shown(printable(message))}"
+        voice().keep(line)
+        if voice().says(kind):
+            sys.stderr.write(fitting(f"{line}\n", sys.stderr.encoding))
+            sys.stderr.flush()
 
 
 def say_trace(trace: str) -> None:

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keeplast.model.partition import LogRegion
 from keeplast.model.text import format_bytes
-from keeplast.store.status import Place, TierStatus
+
+if TYPE_CHECKING:
+    from keeplast.store.status import TierStatus
 
 CLEAN, DIRTY, ACTIVE, DELETED = "█", "▓", "░", "·"
 MARKS = {
@@ -208,6 +210,8 @@ LINE = "━"
 
 def draw_tiers(status: TierStatus, *, screen: int | None = None) -> str:
     """Return the picture of a partition, without a trailing newline; see ``draw_log``."""
+    from keeplast.store.status import Place
+
     if not status.segments:
         return "nothing was copied yet"
     segments = status.segments

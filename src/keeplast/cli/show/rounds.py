@@ -31,7 +31,7 @@ from keeplast.model.text import format_bytes, format_count, format_counted, prin
 from keeplast.survey.report import CleanReport, ExpiredReport, ExpiryReport, PartitionReport
 
 if TYPE_CHECKING:
-    from keeplast.api.round_terms import PlanReport
+    from keeplast.api.place import PlanReport
 
 FAILED, SKIPPED = "failed", "skipped"
 WHY_MANY = "the reasons stand above"

@@ -14,7 +14,7 @@ from typing import Any
 from rich.status import Status
 from rich.table import Table
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.cli.show.output import say, stderr_console
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.tables import cells, new_table

@@ -39,6 +39,7 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
 )
 from keeplast.inspect.remains import ForeignPath
+from keeplast.log.files import flush
 
 
 class AuxiliaryFile(StrEnum):
@@ -98,14 +99,12 @@ class SegmentReader(Protocol):
     @property
     def log_bytes(self) -> int:
         """Return the size of the log, as it was before compression and encryption."""
-        ...
 
     def read_into(self, start: int, buffer: memoryview) -> int:
         """Fill ``buffer`` with the log's bytes from ``start`` on; return how many, less at its end.
 
         CorruptError for damage; then ``buffer`` may hold anything.
         """
-        ...
 
     def read_log(self, start: int, end: int) -> memoryview:
         """Return the log's bytes ``[start, end)`` in memory of their own, as :meth:`read_into`."""
@@ -114,7 +113,6 @@ class SegmentReader(Protocol):
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         """Return a file next to the log; None for a transaction index that the segment has not."""
-        ...
 
 
 class LogWriter(Protocol):
@@ -122,15 +120,12 @@ class LogWriter(Protocol):
 
     def write(self, data: Buffer) -> None:
         """Append to the log."""
-        ...
 
     def close(self) -> WrittenLog:
         """Make the log's object appear, whole, and return what its description needs."""
-        ...
 
     def abort(self) -> None:
         """Give up what was written; no object appears."""
-        ...
 
 
 class RemoteLayout(Protocol):
@@ -145,7 +140,6 @@ class RemoteLayout(Protocol):
         CorruptError when description, sizes and announcement disagree; RefusedError for a variant
         that is not known, naming it.
         """
-        ...
 
     def pattern(self, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
         """Return which of ``sources``, oldest first, outputs are written like.
@@ -153,7 +147,6 @@ class RemoteLayout(Protocol):
         The newest of the strongest: an encrypted one where any is, with the largest chunks. It
         reads descriptions; ask once for a round, where it is decided.
         """
-        ...
 
     def create_log(
         self, segment_id: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
@@ -162,7 +155,6 @@ class RemoteLayout(Protocol):
 
         ``like`` is what :meth:`pattern` returned. ConflictError when there is one under this id.
         """
-        ...
 
     def complete(
         self,
@@ -177,37 +169,30 @@ class RemoteLayout(Protocol):
         metadata of the finished segment, None where the plugin keeps none; its fields are those of
         ``like``. Done once more after a crash, it does no harm.
         """
-        ...
 
     def delete(self, segment: RemoteLogSegment) -> None:
         """Remove all objects of a segment; those that are gone already are no error."""
-        ...
 
     def delete_found(self, partition: TopicIdPartition, found: FoundSegment) -> None:
         """Remove what :meth:`list` found, whether it was ever announced or not."""
-        ...
 
     def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
         """Yield what lies in a partition's place, by segment id, known or not."""
-        ...
 
     def foreign(self) -> Iterator[ForeignPath]:
         """Yield what lies in the tier's place under names that the plugin and keeplast never give.
 
         Other topics' segments have such names, and are left out.
         """
-        ...
 
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
         """Say whether the store shows for a segment's log that deleting it would only hide it."""
-        ...
 
     def check_conditions(self) -> None:
         """RefusedError when the store does not heed the conditions of the four methods below.
 
         It writes an object of keeplast's own to find out, and removes it.
         """
-        ...
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Write a small object of keeplast's own, where no plugin looks; False if it is there.
@@ -215,26 +200,21 @@ class RemoteLayout(Protocol):
         ``name`` is a relative path of letters, digits, ``.``, ``_`` and ``-``; data is not empty.
         After a lost answer False may speak of one's own: compare what is there.
         """
-        ...
 
     def read_own(self, name: str) -> bytes | None:
         """Return a small object of keeplast's own, None when there is none."""
-        ...
 
     def replace_own(self, name: str, data: bytes, expected: bytes) -> bool:
         """Replace an own object that still is ``expected``; False, and nothing is written, else."""
-        ...
 
     def delete_own(self, name: str) -> None:
         """Remove an own object; one that is gone already is no error."""
-        ...
 
     def list_own(self, folder: str) -> Iterator[FoundOwn]:
         """Yield the own objects right below ``folder``, in any order; none where there is none.
 
         An object with a name that no own object has is a stranger's, and left out.
         """
-        ...
 
 
 OWN = ".keeplast"
@@ -416,11 +396,7 @@ def make_directory(path: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Return when the names in a directory are on stable storage."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush(path, os.O_DIRECTORY)
 
 
 @contextlib.contextmanager

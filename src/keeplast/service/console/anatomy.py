@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
+from keeplast.config.effective_settings import Settings
 from keeplast.config.setting_rows import origin_text, shown_value
-from keeplast.config.settings import Settings
 from keeplast.inspect.status import ErasedBy
 from keeplast.model.hold import in_force
 from keeplast.model.partition import range_text
@@ -44,7 +44,7 @@ from keeplast.service.console.strip import (
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
-from keeplast.service.status import PartitionStatus, State
+from keeplast.service.status import LastRound, PartitionStatus, State
 from keeplast.service.status_words import (
     as_of_words,
     detail_lines,
@@ -137,7 +137,8 @@ def log_page(
     if entry.log is not None:
         lines.append(tombstone_words(view, entry, rounds, now_ms))
     # What a round would do is no question while one does it.
-    saves = "" if row.badge else saving_words(entry, rounds)
+    newest = next((each.round for each in reversed(rounds) if each.round is not None), None)
+    saves = "" if row.badge else saving_words(entry, newest)
     return LogAnatomy(
         row, (*([saves] if saves else ()), *lines), segments, by_segment(near), frame,
         in_tier(parts, is_local=False) if local else by_segment(parts), local,
@@ -179,7 +180,7 @@ def _lines(entry: PartitionStatus, now_ms: int, *, is_at_work: bool) -> list[str
     return [*_attached_lines(entry.attached, now_ms, is_ours=is_ours), *coming]
 
 
-def saving_words(entry: PartitionStatus, rounds: Sequence[ReceiptLine]) -> str:
+def saving_words(entry: PartitionStatus, last: LastRound | None) -> str:
     """Say what a round would clean, and what it would free by the share of the last one.
 
     Empty where nothing is cleanable. keeplast plan reads the log for more than that.
@@ -187,19 +188,14 @@ def saving_words(entry: PartitionStatus, rounds: Sequence[ReceiptLine]) -> str:
     found = entry.cleanable
     if found is None or not found.cleanable_bytes:
         return ""
-    cleanable, clean = found.cleanable_bytes, found.clean_bytes
-    words = f"a round would clean {format_bytes(cleanable)} that are dirty"
-    last = next((each.round for each in reversed(rounds) if each.round is not None), None)
+    read, dirty = found.cleanable_bytes + found.clean_bytes, format_bytes(found.cleanable_bytes)
+    words = f"a round reads {format_bytes(read)}, of them {dirty} dirty"
     if last is None or last.bytes_read <= 0:
-        return f"{words}; no receipt says how much rounds of this log do"
+        return f"{words}; no receipt says how much rounds of this log free"
     share = max(last.bytes_read - last.bytes_written, 0) / last.bytes_read
     # Tombstones of the dirty section may free more of the clean one than they take themselves.
-    about = round((cleanable + clean) * share)
-    return (
-        f"{words}, and read {format_bytes(cleanable + clean)}, with what is clean; it would "
-        f"free about {format_bytes(about)} of that, if as large a share of it goes as in the "
-        f"last one: {100 * share:.0f} %"
-    )
+    about = format_bytes(round(read * share))
+    return f"{words}, and frees about {about}, if it does as the last one: {100 * share:.0f} %"
 
 
 def tombstone_words(

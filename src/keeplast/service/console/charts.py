@@ -56,6 +56,15 @@ _FIGURES: dict[int, tuple[str, Callable[[float], str], tuple[float, ...]]] = {
 """What a figure is called, its words, and the units of its axis."""
 _SHOWN = {"24h": slice(11, 16), "30d": slice(5, 10), "1y": slice(10)}
 """What of a time says when a bar begins, UTC."""
+_TICKS = {"24h": (6, 0), "30d": (7, 3), "1y": (13, 0)}
+"""A tick stands at each so many bars since 1970, and so many before: at 0, 6, 12 and 18 o'clock, at
+each Monday, and at each quarter of 52 weeks.
+"""
+CHANGE_SHARE = 0.1
+CHANGE_MIN = {OVERDUE: 900.0, DIRTY: 0.05}
+"""What changes by less than a tenth of its first value, or than this, is as it was: a slot's time
+in seconds, a ratio.
+"""
 DRAWN = 5
 SPARKS = 3
 
@@ -64,12 +73,13 @@ SPARKS = 3
 class Chart:
     """One figure: its sentence, its shapes, the ends of its axis, and what it was at each bar.
 
-    ``begins`` say when each bar begins, UTC. ``bars`` are height and upper end of each, none
-    of what is a line. The axis is at the height ``zero`` from above; ``low`` is empty where it is
-    the lower end.
+    ``begins`` say when each bar begins, UTC, ``ticks`` which of them the axis names: those at round
+    times. ``bars`` are height and upper end of each, none of what is a line. The axis is at the
+    height ``zero`` from above; ``low`` is empty where it is the lower end.
     """
 
     span: Span
+    ticks: tuple[int, ...]
     begins: tuple[str, ...]
     name: str
     sentence: str
@@ -86,7 +96,10 @@ def charts_of(series: Series) -> tuple[Chart, ...]:
     bar_ms, bars = series.span.slot_ms * series.span.bar_slots, series.bars
     shown = _SHOWN[series.span.name]
     begins = tuple(time_text(series.first_ms + at * bar_ms)[shown] for at in range(len(bars)))
-    return tuple(_chart(column, series, bars, begins) for column in _FIGURES)
+    step, before = _TICKS[series.span.name]
+    first = series.first_ms // bar_ms + before
+    ticks = tuple(at for at in range(len(bars)) if (first + at) % step == 0)
+    return tuple(_chart(column, series, bars, begins, ticks) for column in _FIGURES)
 
 
 def sparks_of(series: Series) -> list[Chart]:
@@ -94,6 +107,24 @@ def sparks_of(series: Series) -> list[Chart]:
     return [
         each for each in charts_of(series)[:SPARKS] if each.line or any(h for h, _ in each.bars)
     ]
+
+
+def verdict_of(series: Series) -> str:
+    """Say in a sentence whether it is getting better: by how late the most overdue log is.
+
+    Where no log has a deadline the dirty ratio counts. What changes less than :data:`CHANGE_SHARE`
+    and :data:`CHANGE_MIN` is as it was.
+    """
+    column = DIRTY if np.isnan(series.slots[:, OVERDUE]).all() else OVERDUE
+    values = [each for each in series.slots[:, column].tolist() if not math.isnan(each)]
+    (sentence,) = [e.sentence for e in charts_of(series) if e.name == _FIGURES[column][0]]
+    if not values:
+        return sentence
+    change = values[-1] - values[0]
+    word = "late, and no better" if column == OVERDUE and values[-1] else "keeping up"
+    if abs(change) > max(CHANGE_MIN[column], CHANGE_SHARE * values[0]):
+        word = "getting worse" if change > 0 else "getting better"
+    return f"{sentence[:-1]}: {word}."
 
 
 def _text(column: int, value: float) -> str:
@@ -107,7 +138,9 @@ def _axis_end(column: int, value: float) -> float:
     return next((each * unit for each in STEPS if each * unit >= value), value)
 
 
-def _chart(column: int, series: Series, bars: Figures, begins: tuple[str, ...]) -> Chart:
+def _chart(
+    column: int, series: Series, bars: Figures, begins: tuple[str, ...], ticks: tuple[int, ...]
+) -> Chart:
     is_line = column < LONGEST
     values = (series.slots if is_line else bars)[:, column].tolist()
     known = [0.0, *(each for each in values if not math.isnan(each))]
@@ -116,7 +149,7 @@ def _chart(column: int, series: Series, bars: Figures, begins: tuple[str, ...]) 
     scale = HEIGHT / (top + low)
     heights = [each and math.copysign(max(abs(each * scale), BAR_MIN), each) for each in values]
     return Chart(
-        series.span, begins, _FIGURES[column][0], _sentence(column, series, bars, begins),
+        series.span, ticks, begins, _FIGURES[column][0], _sentence(column, series, bars, begins),
         _line([each * scale for each in values]) if is_line else "",
         tuple(
             (round(abs(each), 1), round(top * scale - max(each, 0), 1))

@@ -11,18 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
+from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
+from keeplast.clock import utc_text
 from keeplast.inspect.status import LogStatus
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.model.text import format_bytes, format_count, precise_duration_text, without_folders
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.console.lines import ROUND_OVER, Line, topic_strip
 from keeplast.service.console.standing import (
-    has_longest_lag,
     holder_of,
     last_days,
-    least_ratio,
     reason_of,
+    setting_number,
     state_badge,
 )
 from keeplast.service.console.strip import (
@@ -188,11 +189,21 @@ def _summed(view: ConsoleView, line: Line, row: Row, now_ms: int) -> Row:
     latest = next((each for each in line.parts if each.last_round is not None
                    and each.last_round.at_ms == line.last), line.first)  # fmt: skip
     last, last_of = _last(view, latest, now_ms)
+    rounds = [each.last_round for each in line.parts if each.last_round is not None]
+    if len(rounds) > 1:
+        read, left = sum(e.bytes_read for e in rounds), sum(e.bytes_written for e in rounds)
+        some = "" if len(rounds) == len(line.parts) else f"{format_count(len(rounds))} of "
+        last_of = (
+            f"{format_bytes(read)} to {format_bytes(left)}, in {some}"
+            f"{format_count(len(line.parts))} logs, the first of these rounds "
+            f"{utc_text(min(each.at_ms for each in rounds))}"
+        )
     return replace(
         row, strip=strip, twin=twin, ratio="" if line.ratio is None else f"{line.ratio:.3f}",
         size="" if line.size is None else format_bytes(line.size),
         cleanable="" if line.dirty is None else format_bytes(line.dirty),
-        deadline=deadline(line.due, now_ms), last=last, last_of=last_of,
+        deadline=row.deadline if line.due is None else deadline(line.due, now_ms),
+        last=last, last_of=last_of,
         erased=ShownTime(undated) if undated else moment(line.gone, now_ms),
         erased_why=row.erased_why if undated and not row.erased.iso else "",
     )  # fmt: skip
@@ -261,14 +272,14 @@ def with_progress(row: Row, live: LiveProgress | None, now_ms: int) -> Row:
 def row_of(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str = "") -> Row:
     """Return the row of a partition; ``turn`` says when its round begins, empty if not known."""
     row = _plain_row(view, each, now_ms, turn)
-    limit, what = least_ratio(view, each), "of closed segments"
+    limit, what = setting_number(view, each, MIN_RATIO), "of closed segments"
     if each.log is None:
         what = "of what brokers serve" if each.stored is None else "of what is in object storage"
     return replace(
         row, state_badge=state_badge(each),
         remedy=remedy_of(view, each), held=held_until(each, view.now_ms),
         has_hold=holder_of(each) is not None,
-        ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
+        ratio_of="" if not row.ratio else what if limit is None else f"{what}; limit {limit:g}",
     )  # fmt: skip
 
 
@@ -286,7 +297,9 @@ def _plain_row(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str)
     cleanable, log = each.cleanable, each.log
     if cleanable is None:
         known = each.state in (State.REFUSED, State.NOT_COMPACTED)
-        return row if known else replace(row, deadline=ShownTime("not known: it was not read"))
+        return replace(row, deadline=ShownTime(
+            f"none: it is {each.state.value}" if known else "not known: it was not read"
+        ))  # fmt: skip
     parts, hidden = parts_of(each), hidden_parts(each)
     has_local = each.stored is not None and each.stored.local_bytes is not None
     row = replace(
@@ -334,9 +347,11 @@ def _due(view: ConsoleView, each: PartitionStatus, now_ms: int) -> ShownTime:
         return ShownTime("nothing is dirty")
     if each.deadline_ms is not None:
         return deadline(each.deadline_ms, now_ms)
-    if has_longest_lag(view, each) is False:
-        return ShownTime("no date: max.compaction.lag.ms is not set")
-    return ShownTime("" if log is None else "no date: what is dirty has no timestamp")
+    if (setting_number(view, each, MAX_LAG) or 0) >= INT64_MAX:
+        return ShownTime("no limit: max.compaction.lag.ms is not set")
+    if each.state is State.CLEAN:
+        return ShownTime("nothing is dirty")
+    return ShownTime("not known" if log is None else "no date: what is dirty has no timestamp")
 
 
 def _old_words(outlook: PartitionOutlook) -> str:

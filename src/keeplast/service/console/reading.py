@@ -121,6 +121,7 @@ class Reading:
             by_need = groupby(pairs, lambda pair: pair[0].need if query.is_urgent else None)
             return self._rendering.page(
                 "overview.html" if of_topics else "partitions.html", request, view, query=query,
+                coming=next(iter(work.next_rounds(view, live, now_ms, lines, topic)), None),
                 worst=worst and (*pages.partition_rows(view, lines[:1], now_ms, live),
                                  work.since(worst, now_ms)),
                 topic=topic, noun="topic" if of_topics else "partition", found=found,
@@ -128,6 +129,7 @@ class Reading:
                 problem=problem, fit=len(chosen), states=state_counts(lines), lines=lines,
                 counts=Counter(each.topic for each in lines),
                 totals=totals_of(lines, month.sum_of(FREED)),
+                verdict=charts.verdict_of(self._series(view, topic or ALL, SPANS[0])),
                 beside=cleaner_beside(view), dates=dates_words(view), tips=tips_of(view),
                 headings=query.headings(of_topics=of_topics), sparks=charts.sparks_of(month),
             )  # fmt: skip
@@ -192,12 +194,15 @@ class Reading:
         def make() -> str:
             view = self._source.view()
             now_ms = self._rendering.page_ms(view)
-            queue = pages.upcoming(view, self._source.live)
+            live = self._source.live
+            queue = pages.upcoming(view, live)
             awaited = {(each.partition.topic, each.partition.partition) for each in queue}
             return self._rendering.page(
-                "work.html", request, view, query=query, queue=queue[: work.QUEUE_MAX],
-                queue_left=max(len(queue) - work.QUEUE_MAX, 0),
-                troubles=work.troubles(view), since=lambda each: work.since(each, now_ms),
+                "work.html", request, view, query=query,
+                coming=work.next_rounds(view, live, now_ms, lines_of(view, live)),
+                queue=queue, queue_left=max(len(queue) - work.QUEUE_MAX, 0),
+                held=work.held_logs(view), troubles=work.troubles(view),
+                since=lambda each: work.since(each, now_ms),
                 beside=cleaner_beside(view),
                 others=work.others_words(view),
                 due=[each for each in work.due_lines(view)
@@ -218,6 +223,7 @@ class Reading:
             found = charts.charts_of(self._series(view, topic, span))
             return self._rendering.page(
                 "time.html", request, view, charts=found, drawn=charts.DRAWN, span=span,
+                verdict=charts.verdict_of(self._series(view, topic, SPANS[0])),
                 spans=SPANS, topic=topic, history=history,
                 problem=shown_problem(history.problem, view),
             )  # fmt: skip

@@ -60,7 +60,6 @@ class KeyFinder(Protocol):
         progressed: Callable[[int], None],
     ) -> KeyAnswer:
         """Search one partition, or all for None; what the last two raise ends it."""
-        ...
 
 
 class HeaderScanner(Protocol):
@@ -70,7 +69,6 @@ class HeaderScanner(Protocol):
         self, partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
     ) -> LogHeaders:
         """Read them; what ``progressed`` raises ends it."""
-        ...
 
 
 class KeySearches:

@@ -47,7 +47,6 @@ from keeplast.service.explained import (
     trace_line,
     unseen_lines,
 )
-from keeplast.service.status import PartitionStatus
 
 RECORDS_ANSWERED_MAX = 10_000
 ROWS_MAX = 500
@@ -260,7 +259,11 @@ class Searching:
         if not question.key and question.form is KeyForm.TEXT:
             raise HTTPException(400, "no key is given; the empty key is written as hex, of nothing")
         view: ConsoleView = await self._rendering.in_turn(self._source.view)
-        if not any(_is_asked(question, each) for each in entries(view)):
+        if not any(
+            each.partition.topic == question.topic
+            and question.partition in (None, each.partition.partition)
+            for each in entries(view)
+        ):
             raise HTTPException(404, "there is no such topic or partition here")
 
         def search(has_left: Callable[[], bool]) -> KeyAnswer:
@@ -270,11 +273,6 @@ class Searching:
             )
 
         return await run_errand(request, search)
-
-
-def _is_asked(question: KeyQuestion, entry: PartitionStatus) -> bool:
-    at = entry.partition
-    return at.topic == question.topic and question.partition in (None, at.partition)
 
 
 def _prefilled(request: Request) -> KeyQuestion:

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO, HoldLimit, NothingBelow
+from keeplast.cleaner.reasons import HoldLimit, NothingBelow
 from keeplast.config.definitions import BY_KEY
+from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import Layer
 from keeplast.config.mapping import KEPT_SOURCE
 from keeplast.config.place_properties import PlaceKind
-from keeplast.config.settings import Settings
 from keeplast.errors import error_text
 from keeplast.log.paths import shown
-from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_counted
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.schedule import read_stored_mark
@@ -42,7 +42,9 @@ def entries(view: ConsoleView) -> tuple[PartitionStatus, ...]:
 
 def find_entry(view: ConsoleView, partition: TopicPartition) -> PartitionStatus | None:
     """Return how a partition of the view stands, None when it has no such."""
-    return next((each for each in _standing(view) if each.partition == partition), None)
+    return view.kept("found", lambda: {each.partition: each for each in entries(view)}).get(
+        partition
+    )
 
 
 def _standing(view: ConsoleView) -> Iterator[PartitionStatus]:
@@ -211,21 +213,12 @@ def settings_of(view: ConsoleView, each: PartitionStatus) -> Settings | None:
     return Settings([Layer(KEPT_SOURCE, topics={each.partition.topic: each.stored.settings})])
 
 
-def least_ratio(view: ConsoleView, each: PartitionStatus) -> str:
-    """Return the dirty ratio that a log has to be above, empty where it is not known."""
-    settings = settings_of(view, each)
-    if settings is None:
-        return ""
-    found = settings.effective(BY_KEY[MIN_RATIO], each.partition.topic)
-    return f"{found.number:g}"
-
-
-def has_longest_lag(view: ConsoleView, each: PartitionStatus) -> bool | None:
-    """Say whether a log becomes overdue at all; None where that is not known."""
+def setting_number(view: ConsoleView, each: PartitionStatus, key: str) -> float | None:
+    """Return what a setting of a partition is, None where settings are not known."""
     settings = settings_of(view, each)
     if settings is None:
         return None
-    return settings.effective(BY_KEY[MAX_LAG], each.partition.topic).number < INT64_MAX
+    return settings.effective(BY_KEY[key], each.partition.topic).number
 
 
 def place_head(view: ConsoleView) -> dict[str, Any]:

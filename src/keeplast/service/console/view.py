@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from keeplast.clock import Clock
-from keeplast.config.settings import Settings
+from keeplast.config.effective_settings import Settings
 from keeplast.errors import CompactionError, error_text
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
@@ -86,31 +86,25 @@ class ViewSource(Protocol):
     @property
     def shelf(self) -> ReceiptShelf:
         """Return the receipts."""
-        ...
 
     @property
     def history(self) -> PlaceHistory:
         """Return what the place was like."""
-        ...
 
     @property
     def live(self) -> LiveProgress | None:
         """Return how far the loop is, None where nothing runs."""
-        ...
 
     @property
     def control(self) -> Control | None:
         """Return what the loop may be asked for, None where nothing runs."""
-        ...
 
     @property
     def gauges(self) -> GaugeObserver:
         """Return what metrics are made from."""
-        ...
 
     def view(self) -> ConsoleView:
         """Return the newest view; UnavailableError before the first. May join what is new."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

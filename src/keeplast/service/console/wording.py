@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from keeplast.cleaner.erasure import BasisKind
+from keeplast.cleaner.log_order import Choice
 from keeplast.cleaner.reasons import (
     MIN_LAG,
     DirtyEnough,
@@ -36,7 +37,6 @@ from keeplast.cleaner.reasons import (
     TransactionLimit,
     WatermarkLimit,
 )
-from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text, utc_text
 from keeplast.errors import CorruptError
 from keeplast.inspect.status import ErasedBy, LogStatus
@@ -50,7 +50,7 @@ from keeplast.model.text import (
     precise_relative_text,
     printable,
 )
-from keeplast.service.console.standing import place_head, skipped_class
+from keeplast.service.console.standing import holder_of, place_head, skipped_class
 from keeplast.service.console.strip import SegmentPart, region_bytes
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.live import Progress
@@ -154,7 +154,7 @@ class Need(StrEnum):
 
     PERSON = "A person should look"
     ROUND = "A round is due, or under way"
-    NONE = "No round is known to be due"
+    NONE = "No round is due now"
 
 
 def need_of(state: str, *, is_at_work: bool = False) -> Need:
@@ -221,10 +221,10 @@ def _next_try(view: ConsoleView, each: PartitionStatus) -> str:
 def held_until(each: PartitionStatus, now_ms: int) -> str:
     """Say until when a log is held back, and by what; empty where no date ends that."""
     limit = each.decision.limit if isinstance(each.decision, NothingBelow) else None
-    match limit:
-        case HoldLimit():
+    match holder_of(each) or limit:
+        case HoldLimit() as limit:
             return f"until {moment(limit.until_ms, now_ms).minute} by the hold {limit.name}"
-        case LagLimit():
+        case LagLimit() as limit:
             until = moment(now_ms + limit.lag_ms - limit.age_ms, now_ms)
             return f"until {until.minute} by {MIN_LAG} ({duration_text(limit.lag_ms)})"
     return ""

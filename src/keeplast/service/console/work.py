@@ -5,41 +5,48 @@ Texts are as they are; the template escapes them. A page is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from keeplast.cleaner.reasons import MAX_LAG
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes, format_count, format_counted
-from keeplast.service.console.anatomy import SettingRow, setting_rows
-from keeplast.service.console.lines import lines_of, state_counts
-from keeplast.service.console.pages import ROWS
+from keeplast.service.console.anatomy import SettingRow, saving_words, setting_rows
+from keeplast.service.console.lines import Line, lines_of, state_counts
+from keeplast.service.console.pages import ROWS, queue_words, upcoming
 from keeplast.service.console.query import Query
 from keeplast.service.console.standing import (
     entries,
     facts_by_partition,
+    find_entry,
+    holder_of,
+    place_head,
     reason_of,
     state_badge,
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.console.wording import (
+    Need,
     ShownTime,
     Step,
     brief,
+    held_until,
     is_wrong,
     moment,
+    need_of,
     place_in,
     remedy_of,
     sentence_of,
     steps_text,
 )
+from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals
 from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import seconds_text
+from keeplast.service.status_words import moment_text, release_command, seconds_text
 
 QUEUE_MAX = 50
-DUE = (State.OVERDUE.value, State.ELIGIBLE.value, State.EXPIRED.value)
 BUDGET_KEYS = (
     "log.cleaner.io.max.bytes.per.second", "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor", "log.cleaner.backoff.ms", "log.cleaner.expired.rounds",
@@ -127,15 +134,56 @@ def due_lines(view: ConsoleView) -> list[dict[str, Any]]:
             "owner": (each.stored and each.stored.owner) or None,
         }
         for each in entries(view)
-        if each.state in DUE
+        if need_of(each.state) is Need.ROUND
+    ]  # fmt: skip
+
+
+def next_rounds(
+    view: ConsoleView,
+    live: LiveProgress | None,
+    now_ms: int,
+    lines: Sequence[Line],
+    topic: str | None = None,
+) -> list[tuple[TopicPartition, str, str]]:
+    """Return the next rounds of a topic, or of all: when and why, and what they would free.
+
+    They are :data:`QUEUE_MAX` of the queue at most, and of ``lines`` the first that has a deadline.
+    What is not known to be freed is empty.
+    """
+    places, queue = queue_words(view, live), upcoming(view, live)
+    found = [
+        (each.partition, f"{places[each.partition]}: {each.why}")
+        for each in queue
+        if topic in (None, each.partition.topic)
+    ][:QUEUE_MAX]
+    dated = [(each.due, each.first.partition) for each in lines
+             if each.due is not None and each.states[0] == State.NOT_DUE]  # fmt: skip
+    for due_ms, partition in sorted(dated)[:1]:
+        found.append((partition, f"by {moment_text(due_ms, now_ms)}: {MAX_LAG}, or earlier if it "
+                      "is dirty enough"))  # fmt: skip
+    its = [(each, words, find_entry(view, each)) for each, words in found]
+    return [
+        (each, words, "" if entry is None or entry.last_round is None
+         else saving_words(entry, entry.last_round))
+        for each, words, entry in its
+    ]  # fmt: skip
+
+
+def held_logs(view: ConsoleView) -> list[tuple[PartitionStatus, str, str]]:
+    """Return what is held back, until when and by what, and the command that ends a hold."""
+    return [
+        (each, held_until(each, view.now_ms) or reason_of(view, each),
+         "" if hold is None else release_command(hold, place_head(view)["place"]))
+        for each, hold in ((each, holder_of(each)) for each in entries(view))
+        if each.state is State.HELD_BACK or hold is not None
     ]  # fmt: skip
 
 
 def others_words(view: ConsoleView) -> str:
     """Say how many partitions neither wait for a round nor for a person, by their states."""
-    found = [words for state, words in state_counts(lines_of(view))
-             if state not in DUE and not is_wrong(state)]  # fmt: skip
-    return ", ".join(found)
+    return ", ".join(
+        words for state, words in state_counts(lines_of(view)) if need_of(state) is Need.NONE
+    )
 
 
 def since(trouble: Trouble, now_ms: int) -> ShownTime:

@@ -26,6 +26,7 @@ from keeplast.format.meta_properties import MetaProperties
 from keeplast.format.meta_properties import decode as decode_meta_properties
 from keeplast.inspect.erasure_search import PartitionSearch
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.root_files import PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME
 from keeplast.model.erasure_request import (
     ALGORITHM,
     ErasureRequest,
@@ -38,7 +39,6 @@ from keeplast.model.text import printable
 from keeplast.service.erasure.erasing import find_traces
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys, date_words
 from keeplast.service.erasure.erasure_book import RequestShelf, choose_one, keys_of_requests
-from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.status import read_round_receipts
 from keeplast.survey.kept_heads import HeadFacts, check_lines
@@ -132,7 +132,7 @@ def receipt_paths(root: Path, given: Path | None) -> tuple[Path, ...]:
     """Return where receipts are read: ``given``, else those that a loop keeps, the older first."""
     if given is not None:
         return (given,)
-    return tuple(root / name for name in (PREVIOUS_NAME, FILE_NAME))
+    return tuple(root / name for name in (PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME))
 
 
 def read_receipt_lines(files: FileSystem, paths: Sequence[Path]) -> list[bytes]:

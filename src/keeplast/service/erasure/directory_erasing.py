@@ -22,7 +22,7 @@ from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.paths import is_object_path
-from keeplast.log.root_files import REQUESTS_NAME
+from keeplast.log.root_files import RECEIPTS_NAME, REQUESTS_NAME
 from keeplast.model.erasure_request import ErasureRequest, KeyHasher
 from keeplast.run.coordinator import Coordinator
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
@@ -34,7 +34,6 @@ from keeplast.service.erasure.erasure_book import (
     keys_of_file,
     keys_of_requests,
 )
-from keeplast.service.receipts import FILE_NAME
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest
 
@@ -133,7 +132,7 @@ def clean_traces(
             if each.partition in holding
         ),
         rounds=None, roll_active=True, rolls_idle=True, retention=True, force=True, expired=True,
-        receipt=selection.directory.root / FILE_NAME if receipt is None else receipt,
+        receipt=selection.directory.root / RECEIPTS_NAME if receipt is None else receipt,
     )  # fmt: skip
     reports: list[CleanReport] = []
     while len(reports) < ROUNDS_OF_NOW:

@@ -108,11 +108,9 @@ class SearchableLog(Protocol):
     @property
     def partition(self) -> TopicPartition:
         """Return which one it is."""
-        ...
 
     def search(self, asked: Search) -> SearchedLog:
         """Search all of it; CompactionError or OSError when that cannot be done."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,25 +191,20 @@ class TraceDates(Protocol):
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
         """Return by when all that is overwritten now is gone, None when that is not known."""
-        ...
 
     def erased_words(self, partition: TopicPartition) -> str:
         """Return what that rests on, or why it is not known."""
-        ...
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from its log."""
-        ...
 
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
         """Return from when on files next to a log may go, None where no clock decides it."""
-        ...
 
     def beside_trace(
         self, partition: TopicPartition, names: Sequence[str]
     ) -> tuple[int | None, str]:
         """Return by when files next to a log are gone, None if not known, and how they go."""
-        ...
 
 
 def find_traces(

@@ -108,15 +108,12 @@ class RequestShelf(Protocol):
     @property
     def name(self) -> str:
         """Return where it is, without a secret."""
-        ...
 
     def read(self) -> RequestBook:
         """Return what is kept, an empty list for nothing; CorruptError for what is damaged."""
-        ...
 
     def change(self, change: Callable[[RequestBook], RequestBook]) -> None:
         """Replace the list by what ``change`` makes of it; others who do so wait."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

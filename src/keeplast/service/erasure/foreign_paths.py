@@ -26,11 +26,9 @@ from keeplast.inspect.erasure_search import is_without_keys, was_log
 from keeplast.inspect.remains import ForeignPath, walk
 from keeplast.log.data_directory import DataDirectory
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.log.root_files import HOLDS_NAME, REQUESTS_NAME
+from keeplast.log.root_files import HOLDS_NAME, PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME, REQUESTS_NAME
 from keeplast.model.partition import TopicPartition
 from keeplast.service import schedule
-from keeplast.service.receipts import FILE_NAME as RECEIPTS_NAME
-from keeplast.service.receipts import PREVIOUS_NAME
 from keeplast.tier.objects.handles import ObjectReadHandle
 from keeplast.tier.objects.object_store import FILTER, MARKS, STORE_NAME, ObjectStore, OnDisk
 
@@ -38,7 +36,8 @@ _AT_ROOT = frozenset(
     {
         META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, LOG_START_CHECKPOINT,
         RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT, SETTINGS_NAME, RECEIPTS_NAME,
-        PREVIOUS_NAME, REQUESTS_NAME, HOLDS_NAME, schedule.FILE_NAME, schedule.FAILING_NAME,
+        PREVIOUS_RECEIPTS_NAME, REQUESTS_NAME, HOLDS_NAME, schedule.FILE_NAME,
+        schedule.FAILING_NAME,
     }
 )  # fmt: skip
 _REMOTE_INDEXES = "remote-log-index-cache"

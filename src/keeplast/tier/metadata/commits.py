@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, Engine, RowMapping, delete, update
 
-from keeplast.cleaner.eligibility import require_unheld
+from keeplast.cleaner.cleanable_range import require_unheld
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch

@@ -302,7 +302,6 @@ class StoreTime(Protocol):
 
     def now_ms(self, connection: Connection) -> int:
         """Return milliseconds since the Unix epoch."""
-        ...
 
 
 class ServerTime:

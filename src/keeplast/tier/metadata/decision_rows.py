@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, update
 
-from keeplast.cleaner.eligibility import require_unheld
+from keeplast.cleaner.cleanable_range import require_unheld
 from keeplast.errors import CompactionError, ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.remote_log_metadata import (

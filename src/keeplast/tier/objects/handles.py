@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from keeplast.errors import CorruptError, InvariantError, UnavailableError, invariant
 from keeplast.log.files import Buffer, ReadHandle, WriteHandle
@@ -26,16 +27,11 @@ class ObjectReadHandle:
         """Read ``key``; nothing is asked for when it has no bytes."""
         self.objects = objects
         self.key = key
-        self._size_bytes = size_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size the object had when it was looked at."""
-        return self._size_bytes
+        self.size_bytes: Final = size_bytes
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         """Fill ``buffer``; CorruptError when the object has become shorter."""
-        end = min(position + len(buffer), self._size_bytes)
+        end = min(position + len(buffer), self.size_bytes)
         if end <= position:
             return 0
         if fill(self.objects, self.key, position, buffer[: end - position]):

@@ -66,15 +66,12 @@ class ObjectWriter(Protocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append to what will be the object; no reader sees it yet."""
-        ...
 
     def close(self) -> None:
         """Make the object appear, whole, or raise UnavailableError."""
-        ...
 
     def abort(self) -> None:
         """Give up what was written; no object appears."""
-        ...
 
 
 class ObjectStore(Protocol):
@@ -82,23 +79,18 @@ class ObjectStore(Protocol):
 
     def read_range(self, key: str, start: int, end: int) -> memoryview:
         """Return the bytes ``[start, end)``, less at the end of the object."""
-        ...
 
     def stat(self, key: str) -> StoredObject:
         """Return size and time."""
-        ...
 
     def open_write(self, key: str) -> ObjectWriter:
         """Start an object under a key that is not there."""
-        ...
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield every object whose key starts with the path ``prefix``, in any order."""
-        ...
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is gone already is no error."""
-        ...
 
 
 @runtime_checkable
@@ -111,7 +103,6 @@ class FillsBuffers(Protocol):
         False where it cannot, for whatever reason: then the buffer may hold anything, and the
         caller that asks for the range gets the error.
         """
-        ...
 
 
 @runtime_checkable
@@ -121,7 +112,6 @@ class OnDisk(Protocol):
     @property
     def directory(self) -> Path | None:
         """Return where the files are."""
-        ...
 
 
 def fill(objects: ObjectStore, key: str, start: int, buffer: memoryview) -> bool:
@@ -140,7 +130,6 @@ class ObjectPlace(ObjectStore, Protocol):
 
         After a lost answer False may speak of one's own: compare what is there.
         """
-        ...
 
 
 class ObjectTree(ObjectStore, Protocol):
@@ -148,11 +137,9 @@ class ObjectTree(ObjectStore, Protocol):
 
     def children(self, prefix: str) -> tuple[tuple[StoredObject, ...], tuple[str, ...]]:
         """Return the objects directly below the path ``prefix``, and the names of its folders."""
-        ...
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object inside the store, over whatever is at ``target``."""
-        ...
 
 
 def partition_prefix(partition: TopicPartition, topic_id: str) -> str:

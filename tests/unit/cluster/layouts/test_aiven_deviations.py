@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -125,9 +126,8 @@ UNKNOWN: dict[str, tuple[Change, str]] = {
 def test_an_unknown_member_is_refused_by_name(world: World, name: str) -> None:
     change, words = UNKNOWN[name]
     world.change(change)
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(RefusedError, match=re.escape(words)) as error:
         world.read()
-    assert words in str(error.value)
     assert str(world.root) in str(error.value)
 
 
@@ -285,9 +285,8 @@ def test_an_object_that_is_missing_is_missed_by_name(world: World, suffix: str) 
         reader = world.layout().open(world.case.segment)
         reader.read_auxiliary(AuxiliaryFile.OFFSET_INDEX)
 
-    with pytest.raises(FileNotFoundError) as error:
+    with pytest.raises(FileNotFoundError, match=re.escape(path.name)):
         read()
-    assert path.name in str(error.value)
     world.layout().delete(world.case.segment)
 
 
@@ -516,9 +515,8 @@ REFUSED_OPTIONS: list[tuple[dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("options", "words"), REFUSED_OPTIONS)
 def test_an_unusable_option_is_refused(world: World, options: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidError) as error:
+    with pytest.raises(InvalidError, match=re.escape(words)):
         world.layout(**options)
-    assert words in str(error.value)
 
 
 def test_a_public_key_does_not_read_and_a_short_one_does_not_wrap(world: World) -> None:
@@ -527,9 +525,8 @@ def test_a_public_key_does_not_read_and_a_short_one_does_not_wrap(world: World) 
         (write_pair(world.root, "short", 1024).private_file, "bits"),
         (world.vectors / "input" / "A" / "segment.log", "PEM"),
     ):
-        with pytest.raises(InvalidError) as error:
+        with pytest.raises(InvalidError, match=re.escape(words)):
             world.layout(**{f"{PAIR}.private.key.file": str(path)})
-        assert words in str(error.value)
 
 
 def test_tables_are_refused_by_name(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -82,15 +83,14 @@ def test_a_store_that_fails_in_a_chunk_is_no_damage(
 ) -> None:  # fmt: skip
     reader = written(open_tree(f"file://{tmp_path}"), ring, is_compressed, is_sealed)
 
-    def fails(*_: object) -> memoryview:
-        raise UnavailableError("the disk has failed")
-
     fill = ObstoreObjects.fill
     monkeypatch.setattr(
         ObstoreObjects, "fill",
         lambda self, key, start, room: len(room) < 100 and fill(self, key, start, room),
     )  # fmt: skip
-    monkeypatch.setattr(ObstoreObjects, "read_range", fails)
+    monkeypatch.setattr(
+        ObstoreObjects, "read_range", Mock(side_effect=UnavailableError("the disk has failed"))
+    )
     with pytest.raises(UnavailableError):
         reader.read_log(0, 100)
     monkeypatch.undo()

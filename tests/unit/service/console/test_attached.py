@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
-from keeplast.cleaner.eligibility import CleanableRange
-from keeplast.cleaner.section import LogFigures
+from keeplast.cleaner.cleanable_range import CleanableRange
+from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cli.main import app
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.layouts.layout import RemoteLayout

@@ -37,8 +37,11 @@ LATIN = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+    max_examples=150,
+    suppress_health_check=[
+        *settings().suppress_health_check, HealthCheck.function_scoped_fixture
+    ],
+)  # fmt: skip
 @given(
     method=st.sampled_from(["GET", "GET", "HEAD", "POST", "OPTIONS"]),
     pieces=PATHS, fields=FIELDS, headers=st.dictionaries(NAMES, LATIN, max_size=3),

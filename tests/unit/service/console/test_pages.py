@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
+from keeplast.cleaner.log_order import Choice
 from keeplast.cleaner.reasons import (
     BoundNote,
     LagLimit,
@@ -21,12 +22,12 @@ from keeplast.cleaner.reasons import (
     RatioTooLow,
     SkipReason,
 )
-from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
+from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import Layer, SettingSources
-from keeplast.config.settings import Settings
 from keeplast.inspect.status import ErasedBy
 from keeplast.log.files import LocalFiles
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.model.partition import LogRegion, TopicPartition
 from keeplast.run.events import RoundWork
 from keeplast.service.console import pages, wording, work
@@ -40,7 +41,6 @@ from keeplast.service.document_text import ROWS_AT_ONCE, document_text
 from keeplast.service.documents import status_document
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.schedule import SetAside
 from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.service.status import LastRound, PartitionStatus, State
@@ -186,15 +186,15 @@ def test_receipts_are_listed_and_passed_on_as_they_are(root: Path) -> None:
     )
     source = FixedSource(directory_view(root))
     assert source.found.receipts
-    source.shelf = ReceiptShelf(LocalFiles(), root / FILE_NAME)
+    source.shelf = ReceiptShelf(LocalFiles(), root / RECEIPTS_NAME)
     site = Site(source)
-    assert (root / FILE_NAME).read_bytes() == site.get("/receipts.jsonl").content
+    assert (root / RECEIPTS_NAME).read_bytes() == site.get("/receipts.jsonl").content
     for path in ("/work", "/log/orders/0"):
         assert "1 superseded" in site.get(path).text
     assert 'aria-label="What the bars mean"' in site.get("/log/orders/0").text
     assert "No receipt fits" in site.get("/work?q=nothing").text
     found = site.document("/log/orders/0.json")["partitions"][0]["last_round"]
-    lines = [json.loads(line) for line in (root / FILE_NAME).read_bytes().splitlines()]
+    lines = [json.loads(line) for line in (root / RECEIPTS_NAME).read_bytes().splitlines()]
     receipt = next(each for each in reversed(lines) if each["partition"] == 0)
     assert receipt["round"]["stats"]["messages_read"] == found["messages_read"]
 
@@ -392,7 +392,8 @@ def without_longest_lag(source: FixedSource) -> None:
 def test_a_date_that_there_is_not_says_why(source: FixedSource) -> None:
     without_longest_lag(source)
     site = Site(source)
-    assert "no date: max.compaction.lag.ms is not set" in row(site, "orders-0")
+    assert "no limit: max.compaction.lag.ms is not set" in row(site, "orders-0")
+    assert 'is not set">no limit</span>' in site.get("/").text
     source.found = replace(source.found, settings=directory_view_settings(source))
     assert "no date: what is dirty has no timestamp" in row(site, "orders-0")
     source.show(
@@ -445,6 +446,8 @@ def test_a_log_held_past_its_deadline_is_late_and_names_its_release(root: Path) 
     assert 2 == site.document("/overview.json")["overdue"]
     for path in ("/partitions", "/log/orders/0", "/work"):
         assert command in html.unescape(site.get(path).text)
+    held = rf'id="h-held".*>orders-0<.*>until 20\S+ \S+ UTC by the hold audit<.*>{command}<'
+    assert re.search(held, html.unescape(site.get("/work").text), re.DOTALL)
     done = CliRunner().invoke(app, ["status", str(root), "--now-ms", str(NOW_MS)])
     printed = " ".join(done.stdout.split())
     assert (True, True) == ("2 overdue in sum" in printed, command in printed), printed
@@ -556,6 +559,7 @@ def test_what_runs_or_has_just_ended_is_not_next(source: FixedSource) -> None:
     _, _, following = site.get("/work").text.partition('id="h-next"')
     text, _, _ = following.partition("</section>")
     assert ["orders-2", "orders-3"] == re.findall(r">(orders-\d)<", text)
+    assert "orders-2</a>, it begins when orders-1 has ended: dirty." in site.get("/").text
     queue = site.document("/work.json")["queue"]
     assert [2, 3] == [each["partition"]["partition"] for each in queue]
 
@@ -753,6 +757,9 @@ def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSou
     found = row(Site(source), "orders-0")
     assert "offsets 0 to 2" in found
     assert "with what is held back from 3 on" in found
+    assert "closed: after its round</span>held back: <time" in Site(source).get("/").text
+    words = r"closed segments:</strong> gone after the next round, which is <.*>In what is held b"
+    assert re.search(words, Site(source).get("/log/orders/0").text, re.DOTALL)
 
 
 def test_ages_count_from_the_page_and_not_from_the_look(source: FixedSource) -> None:

@@ -89,7 +89,8 @@ def test_silent_connections_make_room_the_longest_silence_first(
         silent = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(4)]
         try:
             for _ in range(3):
-                assert 200 == httpx.get(f"http://{LOOPBACK}:{port}/healthz").status_code
+                answer = httpx.get(f"http://{LOOPBACK}:{port}/healthz", timeout=SECONDS_MAX)
+                assert 200 == answer.status_code
             for each in silent[:1]:
                 with contextlib.suppress(ConnectionError):
                     assert b"" == each.recv(1)
@@ -122,10 +123,11 @@ def test_connections_with_an_answer_under_way_are_never_put_out(
 def test_a_reader_that_takes_nothing_is_aborted_with_all_that_was_queued(
     source: FixedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "REQUEST_SECONDS", 0.1)
-
     async def work(self: object, request: object) -> Response:
-        return Response(b"x" * (64 << 20), media_type="text/plain")
+        answer = Response(b"x" * (64 << 20), media_type="text/plain")
+        # Not before: an answer may take as long to begin.
+        monkeypatch.setattr(gate, "REQUEST_SECONDS", 0.1)
+        return answer
 
     monkeypatch.setattr("keeplast.service.console.server.Reading.work", work)
     with running(source, Entrance(LOOPBACK, 0)) as port:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.service.console import charts
 from keeplast.service.history import ALL, SPANS, Entry, History, Span, round_entries
-from keeplast.service.receipts import FILE_NAME
 from tests.support.console_site import NOW_MS, FixedSource, Site, with_past
 
 MIB, DAY_MS = 1 << 20, 86_400_000
@@ -67,6 +67,39 @@ def test_a_sentence_says_whether_it_is_getting_better(
     entries: list[list[Entry]], expected: list[str]
 ) -> None:
     assert expected == said(*entries)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ends"),
+    [
+        ((0.4, 7200.0), (0.4, 90_000.0), "from 2 h to 1 d 1 h in 24 hours: getting worse."),
+        ((0.4, 7200.0), (0.9, 0.0), "from 2 h to 0 s in 24 hours: getting better."),
+        ((0.4, 7200.0), (0.4, 7800.0), "from 2 h to 2 h 10 min in 24 hours: late, and no better."),
+        ((0.1, 0.0), (0.9, 0.0), "Nothing was overdue in 24 hours: keeping up."),
+        ((0.4, math.nan), (0.44, math.nan), "from 40 % to 44 % in 24 hours: keeping up."),
+        ((0.4, math.nan), (0.5, math.nan), "from 40 % to 50 % in 24 hours: getting worse."),
+        ((math.nan, math.nan), (math.nan, math.nan), "in 24 hours: nothing was measured."),
+    ],
+)
+def test_a_verdict_goes_by_lateness_and_without_deadlines_by_the_dirty_ratio(
+    before: tuple[float, float], after: tuple[float, float], ends: str
+) -> None:
+    history = History()
+    history.add([*measured(22.9 / 24, MIB, *before), *measured(0, MIB, *after)], NOW_MS)
+    assert charts.verdict_of(history.series(ALL, SPANS[0], NOW_MS)).endswith(ends)
+
+
+@pytest.mark.parametrize(
+    ("span", "begins"),
+    [
+        (SPANS[0], ["12:00", "18:00", "00:00", "06:00"]),
+        (SPANS[1], ["12-21", "12-28", "01-04", "01-11"]),
+    ],
+)
+def test_ticks_are_even_and_at_round_times(span: Span, begins: list[str]) -> None:
+    assert begins == [
+        chart.begins[at] for chart in drawn(History(), span)[:1] for at in chart.ticks
+    ]
 
 
 def test_a_line_has_gaps_and_what_made_logs_larger_lies_below_the_axis() -> None:
@@ -135,7 +168,7 @@ def test_other_times_and_topics_are_refused(site: Site, path: str, code: int) ->
 
 
 def test_a_history_that_cannot_be_read_is_said(site: Site, root: Path) -> None:
-    (root / f"{FILE_NAME}.history").write_bytes(b"damaged")
+    (root / f"{RECEIPTS_NAME}.history").write_bytes(b"damaged")
     text = site.get("/time").text
     assert "The history:</strong> the history cannot be read" in text
     assert "nothing was measured" in text

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.api.stored_logs import StoredLogs
-from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.log_order import Choice
 from keeplast.cli.main import app
 from keeplast.config.layers import ALL_PARTITIONS
 from keeplast.config.selection import select_partitions
@@ -50,8 +50,8 @@ def view_of(*lines: ReceiptLine) -> ConsoleView:
 
 
 def test_what_took_no_time_to_speak_of_took_some() -> None:
-    assert ["< 0.1 s", "0.1 s", "119.9 s", "2 min"] == [
-        seconds_text(each) for each in (0.0, 0.05, 119.9, 120)
+    assert ["< 0.1 s", "0.1 s", "0.5 s", "119.9 s", "2 min"] == [
+        seconds_text(each) for each in (0.0, 0.05, 0.475, 119.9, 120)
     ]
 
 
@@ -105,21 +105,18 @@ def test_the_bytes_a_round_would_free_follow_from_the_share_of_the_last_one(root
     entry = next(e for e in view.status.partitions if e.partition == ONE)  # type: ignore[union-attr]
     cleanable = entry.log.figures.cleanable.cleanable_bytes  # type: ignore[union-attr]
     clean = entry.log.figures.cleanable.clean_bytes  # type: ignore[union-attr]
-    words = anatomy.saving_words(entry, [])
-    assert f"a round would clean {cleanable} B" in words
-    assert "no receipt says" in words
-    words = anatomy.saving_words(entry, [line(1, 100, 75)])
-    about = round((cleanable + clean) / 4)
-    assert (
-        f"a round would clean {cleanable} B that are dirty, and read {cleanable + clean} B, with "
-        f"what is clean; it would free about {about} B of that, if as large a share of it goes "
-        "as in the last one: 25 %" == words
+    words = f"a round reads {cleanable + clean} B, of them {cleanable} B dirty"
+    assert f"{words}; no receipt says how much rounds of this log free" == anatomy.saving_words(
+        entry, None
     )
-    assert f"about {cleanable + clean} B" in anatomy.saving_words(entry, [line(1, 100, 0)])
-    assert "about 0 B" in anatomy.saving_words(entry, [line(1, 100, 200)])
+    for written, share, percent in ((75, 0.25, 25), (0, 1, 100), (200, 0, 0)):
+        about = f"and frees about {round((cleanable + clean) * share)} B, if it does as the last"
+        assert f"{words}, {about} one: {percent} %" == anatomy.saving_words(
+            entry, line(1, 100, written).round
+        )
     broken = next(e for e in view.status.partitions if e.log is None)  # type: ignore[union-attr]
-    assert "" == anatomy.saving_words(broken, [])
-    assert "a round would clean" in Site(FixedSource(view)).get("/log/orders/0").text
+    assert "" == anatomy.saving_words(broken, None)
+    assert "a round reads" in Site(FixedSource(view)).get("/log/orders/0").text
 
 
 def test_the_pages_have_the_verdict_next_to_the_round(root: Path) -> None:

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.cleaner.eligibility import (
+from keeplast.cleaner.cleanable_range import (
     FirstUncleanable,
-    delay_ms,
     find_cleanable_range,
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
     find_kept_transaction,
-    find_overdue_from,
     non_active_from,
     segments_between,
 )
+from keeplast.cleaner.dirty_section import delay_ms, find_overdue_from
 from keeplast.cleaner.reasons import (
     ActiveLimit,
     CheckpointRepaired,
@@ -30,9 +29,9 @@ from keeplast.cleaner.reasons import (
 from keeplast.errors import InvalidError
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.partition import INT64_MAX, SegmentSummary
+from tests.support.durations import HOUR_MS
 
 NOW_MS = 1_700_000_000_000
-HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
 
 
@@ -189,30 +188,36 @@ def test_the_bound_is_never_below_the_first_dirty_offset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "expected"),
+    ("log", "first_dirty", "expected"),
     [
-        pytest.param(NOW_MS - HOUR_MS, 0, id="as old as the lag"),
-        pytest.param(NOW_MS - HOUR_MS - 1, 1, id="a millisecond older"),
-        pytest.param(0, 0, id="0 is no time"),
-        pytest.param(-1, 0, id="none"),
-        pytest.param(None, 0, id="empty segment"),
+        *(
+            pytest.param([segment(0, first=first), segment(10, first=0)], 0, expected, id=words)
+            for first, expected, words in (
+                (NOW_MS - HOUR_MS, 0, "as old as the lag"),
+                (NOW_MS - HOUR_MS - 1, 1, "a millisecond older"),
+                (0, 0, "0 is no time"),
+                (-1, 0, "none"),
+                (None, 0, "empty segment"),
+            )
+        ),
+        pytest.param(
+            [
+                segment(0, first=1),
+                segment(10, first=NOW_MS - 3 * HOUR_MS),
+                segment(20, first=NOW_MS - 5 * HOUR_MS),
+                segment(30, first=1),
+            ],
+            10,
+            4 * HOUR_MS,
+            id="the oldest dirty one decides and the active one does not",
+        ),
     ],
 )
-def test_x07_overdue_by_the_millisecond(first: int | None, expected: int) -> None:
-    log = [segment(0, first=first), segment(10, first=0)]
-    overdue_from = find_overdue_from(log, first_dirty=0, max_compaction_lag_ms=HOUR_MS)
+def test_x07_overdue_by_the_millisecond(
+    log: list[SegmentSummary], first_dirty: int, expected: int
+) -> None:
+    overdue_from = find_overdue_from(log, first_dirty=first_dirty, max_compaction_lag_ms=HOUR_MS)
     assert expected == delay_ms(overdue_from, NOW_MS)
-
-
-def test_x07_the_oldest_dirty_segment_decides_and_the_active_one_does_not() -> None:
-    log = [
-        segment(0, first=1),
-        segment(10, first=NOW_MS - 3 * HOUR_MS),
-        segment(20, first=NOW_MS - 5 * HOUR_MS),
-        segment(30, first=1),
-    ]
-    overdue_from = find_overdue_from(log, first_dirty=10, max_compaction_lag_ms=HOUR_MS)
-    assert 4 * HOUR_MS == delay_ms(overdue_from, NOW_MS)
 
 
 def test_without_a_largest_lag_nothing_is_ever_overdue() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from keeplast.columns import ranks, verdicts
-from keeplast.columns.ranks import HAS_VERSION, RankedKeyMap
+from keeplast.columns import retained, version_ranks
+from keeplast.columns.version_ranks import HAS_VERSION, RankedKeyMap
 from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS, new_ledger
 from keeplast.format.batch import TimestampType, encode_batch
 from keeplast.format.compression import Codec
@@ -58,7 +58,7 @@ def test_versions_are_those_of_the_records(
     )
     w, ranking = workspace(), ranking_of(TopicConfig(strategy=strategy, strategy_header="ver"))
     window = window_of(data)
-    verdicts.select_indexed(window.table, 0, window.batches)
+    retained.select_indexed(window.table, 0, window.batches)
     (part,) = w.slices(window, 0, HASH_KEY, DecompressedCache(0), keeps=False)
     w.marks[: part.rows] = 1
     counts = ranking.read_versions(window, part, w)
@@ -85,10 +85,10 @@ def block_of(
     """Return (key, rank) pairs as a block, each row's origin, and the shards' starts."""
     count = len(rows)
     hashes = np.array([[key << 60 | key, key] for key, _ in rows], np.uint64).reshape(-1, 2)
-    block = np.empty((count, ranks.RANK_WORDS), np.uint64)
+    block = np.empty((count, version_ranks.RANK_WORDS), np.uint64)
     origins = np.empty(count, np.int32)
     starts = np.zeros(SHARDS + 1, np.int64)
-    ranks.sort_ranks_by_shard(
+    version_ranks.sort_ranks_by_shard(
         hashes,
         np.array([rank[2] for _, rank in rows], np.int64),
         np.array([rank[1] for _, rank in rows], np.int64),

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.cleaner.eligibility import FirstDirty, FirstUncleanable
+from keeplast.cleaner.cleanable_range import FirstDirty, FirstUncleanable
+from keeplast.cleaner.dirty_section import (
+    DirtySection,
+    due_reason,
+    find_dirty_section,
+    section_notes,
+    skip_reason,
+)
 from keeplast.cleaner.reasons import (
     ActiveLimit,
     AllClean,
@@ -16,17 +23,10 @@ from keeplast.cleaner.reasons import (
     Forced,
     Overdue,
 )
-from keeplast.cleaner.section import (
-    DirtySection,
-    due_reason,
-    find_dirty_section,
-    section_notes,
-    skip_reason,
-)
 from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
+from tests.support.durations import HOUR_MS
 
-HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS
 SEGMENTS = (
     SegmentSummary(0, 300, NOW_MS, NOW_MS - 5 * HOUR_MS, 0, 0, NOW_MS - 6 * HOUR_MS),

@@ -28,8 +28,8 @@ import numpy as np
 
 from keeplast.columns import batches as t
 from keeplast.columns.kernel import inline, kernel
-from keeplast.columns.ranks import HAS_VERSION
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.version_ranks import HAS_VERSION
 from keeplast.columns.winners import LOSES, UNKNOWN
 from keeplast.model.partition import NO_HORIZON
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.cleaner.selection import PASSED_OVER_MAX, Candidate, Order, choose
+from keeplast.cleaner.log_order import PASSED_OVER_MAX, Candidate, Order, choose
 from keeplast.model.partition import TopicPartition
 
 

@@ -1,7 +1,7 @@
 """Says of a log's dirty section what it holds, how urgent it is, and whether it is worth a round.
 
 Pure: segments, settings and the clock are arguments. Where the section begins and must end is
-decided by :mod:`~keeplast.cleaner.eligibility`; here it becomes one value, with its
+decided by :mod:`~keeplast.cleaner.cleanable_range`; here it becomes one value, with its
 :mod:`~keeplast.cleaner.reasons`. Answers to ``LogToClean`` in Kafka's LogCleanerManager.
 
 It also says what is odd about the dates of a log's dirty segments, and what follows for the lags. A
@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from keeplast.cleaner.eligibility import (
+from keeplast.cleaner.cleanable_range import (
     CleanableRange,
     FirstDirty,
     FirstUncleanable,
-    delay_ms,
     find_cleanable_range,
-    find_overdue_from,
+    non_active_from,
 )
 from keeplast.cleaner.reasons import (
     AllClean,
@@ -139,6 +138,28 @@ def figures_of(section: DirtySection, segments: Sequence[SegmentSummary]) -> Log
         section.compaction_delay_ms,
         section.overdue_from_ms,
     )
+
+
+def find_overdue_from(
+    segments: Sequence[SegmentSummary], *, first_dirty: int, max_compaction_lag_ms: int
+) -> int | None:
+    """Return the last moment at which compaction is not overdue, None when it never will be.
+
+    Timestamps of 0 or less are ignored; min lag and the last stable offset play no part.
+    """
+    if max_compaction_lag_ms >= INT64_MAX:
+        return None
+    stamps = [
+        segment.first_timestamp_ms
+        for segment in non_active_from(segments, first_dirty)
+        if segment.first_timestamp_ms is not None and segment.first_timestamp_ms > 0
+    ]
+    return min(stamps) + max(max_compaction_lag_ms, 0) if stamps else None
+
+
+def delay_ms(overdue_from_ms: int | None, now_ms: int) -> int:
+    """Return for how many milliseconds compaction is overdue at ``now_ms``, 0 when it is not."""
+    return 0 if overdue_from_ms is None else max(now_ms - overdue_from_ms, 0)
 
 
 def find_dirty_section(

@@ -1,4 +1,4 @@
-"""Decides what of a log may be cleaned now, and whether it is worth it. Pure.
+"""Decides what of a log may be cleaned now: from which offset to which. Pure.
 
 ``first dirty`` is the first offset not yet cleaned; ``uncleanable`` the first offset that must not
 be touched. ``bound`` is the latter, rounded down to the base of its segment, and the exclusive end
@@ -32,7 +32,7 @@ from keeplast.cleaner.reasons import (
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.hold import Hold, in_force
-from keeplast.model.partition import INT64_MAX, SegmentSummary, TopicPartition
+from keeplast.model.partition import SegmentSummary, TopicPartition
 from keeplast.model.topic_config import TopicConfig
 
 
@@ -229,28 +229,6 @@ def find_expired_bound(segments: Sequence[SegmentSummary], *, first_dirty: int, 
     """
     bases = [s.base_offset for s in segments if s.base_offset <= first_dirty]
     return min(max(bases, default=bound), bound)
-
-
-def find_overdue_from(
-    segments: Sequence[SegmentSummary], *, first_dirty: int, max_compaction_lag_ms: int
-) -> int | None:
-    """Return the last moment at which compaction is not overdue, None when it never will be.
-
-    Timestamps of 0 or less are ignored; min lag and the last stable offset play no part.
-    """
-    if max_compaction_lag_ms >= INT64_MAX:
-        return None
-    stamps = [
-        segment.first_timestamp_ms
-        for segment in non_active_from(segments, first_dirty)
-        if segment.first_timestamp_ms is not None and segment.first_timestamp_ms > 0
-    ]
-    return min(stamps) + max(max_compaction_lag_ms, 0) if stamps else None
-
-
-def delay_ms(overdue_from_ms: int | None, now_ms: int) -> int:
-    """Return for how many milliseconds compaction is overdue at ``now_ms``, 0 when it is not."""
-    return 0 if overdue_from_ms is None else max(now_ms - overdue_from_ms, 0)
 
 
 @dataclass(frozen=True, slots=True)

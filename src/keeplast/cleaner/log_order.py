@@ -1,6 +1,6 @@
 """Decides which of the logs that are worth a round come first.
 
-Among those that are eligible (:mod:`keeplast.cleaner.eligibility` says which):
+Among those that are eligible (:mod:`keeplast.cleaner.cleanable_range` says which):
 
 1. a log that was passed over :data:`PASSED_OVER_MAX` times comes first, the longest waiting before
    the others;

@@ -28,8 +28,8 @@ from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.live_cluster import LiveCluster, OffsetRange
 from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import Layer
+from keeplast.config.precedence import Settings
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.inspect.explain import AskedKey, FoundRecord, KeyExplanation

@@ -24,8 +24,8 @@ from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
 from keeplast.cluster.layouts.local_storage import SEGMENTS
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_log import FoldedMetadata, fold_metadata
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import ALL_PARTITIONS, Layer, SettingSources
+from keeplast.config.precedence import Settings
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.errors import RefusedError
 from keeplast.format.compression import Codec, decompress

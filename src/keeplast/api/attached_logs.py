@@ -46,10 +46,10 @@ from keeplast.cluster.live_cluster import (
     TopicFacts,
 )
 from keeplast.cluster.metadata_log import FoldedMetadata
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import Layer, PartitionChoice, SettingSources, flag_texts
 from keeplast.config.mapping import wanted_settings
 from keeplast.config.place_properties import PlaceKind
+from keeplast.config.precedence import Settings
 from keeplast.config.sources import read_layers
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.inspect.explain import AskedKey

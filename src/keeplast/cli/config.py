@@ -14,8 +14,8 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.config.definition import Definition
-    from keeplast.config.effective_settings import Effective as SettingValue
     from keeplast.config.layers import SettingSources
+    from keeplast.config.precedence import Effective as SettingValue
 
 Effective = Annotated[
     bool,
@@ -183,8 +183,8 @@ def _describe(key: str, broker_config: Path | None, *, as_json: bool) -> Result:
     from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.config import broker_text, definition_lines
     from keeplast.cli.show.output import print_result
-    from keeplast.config.effective_settings import Settings
     from keeplast.config.layers import find_definition, read_broker_config
+    from keeplast.config.precedence import Settings
     from keeplast.config.setting_rows import definition_row, value_row
     from keeplast.log.files import LocalFiles
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keeplast.clock import SystemClock
-from keeplast.config.effective_settings import Settings
 from keeplast.config.known_partitions import known_partitions
 from keeplast.config.layers import USUAL_SOURCES
 from keeplast.config.mapping import stored_topic_config
+from keeplast.config.precedence import Settings
 from keeplast.config.sources import read_layers, read_settings
 from keeplast.errors import CompactionError, InvalidError, installing
 from keeplast.log.files import FilesRecipe, LocalFiles

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from keeplast.cleaner.settings import pinned
 from keeplast.cluster.live_cluster import TopicFacts
 from keeplast.config.definition import value_text
-from keeplast.config.effective_settings import PolicyOrigin, Settings
 from keeplast.config.layers import Layer, cluster_layer, flags_layer
+from keeplast.config.precedence import PolicyOrigin, Settings
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe

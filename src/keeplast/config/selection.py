@@ -23,7 +23,6 @@ from pathlib import Path
 from keeplast.cleaner.reasons import NotCompacted
 from keeplast.cleaner.settings import check_internal
 from keeplast.config.definition import value_text
-from keeplast.config.effective_settings import PolicyOrigin, Settings
 from keeplast.config.layers import (
     ALL_PARTITIONS,
     FLAG_SOURCE,
@@ -31,6 +30,7 @@ from keeplast.config.layers import (
     PartitionChoice,
     SettingSources,
 )
+from keeplast.config.precedence import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.format.filename import parse_partition_directory

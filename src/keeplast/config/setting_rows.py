@@ -26,8 +26,6 @@ from keeplast.config.definition import (
     value_words,
 )
 from keeplast.config.definitions import BY_KEY, CLUSTER_KEYS, DEFINITIONS
-from keeplast.config.effective_settings import EXPIRY_KEYS, Effective, Settings
-from keeplast.config.effective_settings import SOURCE as INTERNAL_SOURCE
 from keeplast.config.layers import (
     ENVIRONMENT_SOURCE,
     FLAG_SOURCE,
@@ -41,6 +39,8 @@ from keeplast.config.layers import (
     variable_of,
     warnings_of,
 )
+from keeplast.config.precedence import EXPIRY_KEYS, Effective, Settings
+from keeplast.config.precedence import SOURCE as INTERNAL_SOURCE
 from keeplast.config.sources import FILE_NAME, read_text
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem

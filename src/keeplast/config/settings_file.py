@@ -27,7 +27,6 @@ from keeplast.config.definition import (
     value_text,
     written_value,
 )
-from keeplast.config.effective_settings import Effective, Settings
 from keeplast.config.layers import (
     PLACE_TABLE,
     USUAL_SOURCES,
@@ -38,6 +37,7 @@ from keeplast.config.layers import (
     toml_document,
 )
 from keeplast.config.places import FoundPlace, PlaceTable, read_table
+from keeplast.config.precedence import Effective, Settings
 from keeplast.config.sources import read_settings, read_text, settings_path
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.log.files import FileSystem

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import (
     USUAL_SOURCES,
     BrokerConfig,
@@ -33,6 +32,7 @@ from keeplast.config.layers import (
     flags_layer,
     read_broker_config,
 )
+from keeplast.config.precedence import Settings
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.filename import LOG, META_PROPERTIES, parse_segment_file, segment_file
 from keeplast.format.meta_properties import decode as decode_meta_properties

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from keeplast.cleaner.cleanable_range import IdleRoll, find_hold
 from keeplast.cleaner.reasons import NothingCopied
-from keeplast.cleaner.retention import ExpiryRule, plan_expiry
+from keeplast.cleaner.segment_expiry import ExpiryRule, plan_expiry
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from keeplast.cleaner.reasons import Decision
-from keeplast.cleaner.retention import SegmentExpiry, foresee_expiry
+from keeplast.cleaner.segment_expiry import SegmentExpiry, foresee_expiry
 from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, InvalidError, UnavailableError
 from keeplast.format.record import Record

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 
 from keeplast.cleaner.reasons import TombstoneRemoval
-from keeplast.cleaner.retention import ExpiryRule, SegmentExpiry
+from keeplast.cleaner.segment_expiry import ExpiryRule, SegmentExpiry
 from keeplast.clock import time_text
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.fates import Fate, Outlook, RecordVerdict, Stay

@@ -1,9 +1,9 @@
 """How the start of a log moves: by what retention decides, and as for ``DeleteRecords``.
 
-Expiry carries out what :mod:`keeplast.cleaner.retention` decides about one partition. Nothing is
-changed before everything has been read. Then, in the order that :mod:`keeplast.log.truncation` asks
-for: a new active segment when all of the log goes, the log start offset, the receipt, the renames,
-the removal. The caller holds the lock.
+Expiry carries out what :mod:`keeplast.cleaner.segment_expiry` decides about one partition. Nothing
+is changed before everything has been read. Then, in the order that :mod:`keeplast.log.truncation`
+asks for: a new active segment when all of the log goes, the log start offset, the receipt, the
+renames, the removal. The caller holds the lock.
 
 A deletion moves the log start offset of one partition, as a broker does for ``DeleteRecords``.
 Nothing but the start moves. The records below it are gone for readers at once. They go from the
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
+from keeplast.cleaner.segment_expiry import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.columns import batches as t
 from keeplast.errors import CompactionError, CorruptError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem, reading

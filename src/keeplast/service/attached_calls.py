@@ -31,7 +31,7 @@ from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, TopicFacts
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import CompactionError, RefusedError
 from keeplast.inspect.receipt_proof import with_check
 from keeplast.inspect.verified_log import VerificationReport

@@ -31,7 +31,7 @@ from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, Right, TopicFacts, is_refused
 from keeplast.cluster.metadata_cache import PartitionCache, name_of
 from keeplast.cluster.storage_check import check_storage, newest_served
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.model.text import format_counted, shown_url

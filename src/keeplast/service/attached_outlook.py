@@ -45,7 +45,7 @@ from keeplast.cluster.check import check_cluster, check_topic
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import CompactionError
 from keeplast.format.remote_log_metadata import TopicIdPartition
 from keeplast.model.partition import INT64_MAX, LogRegion, TopicPartition

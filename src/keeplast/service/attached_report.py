@@ -20,7 +20,7 @@ from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ASSUMED_OF_BROKERS, ClusterFacts, TopicFacts
 from keeplast.cluster.metadata_cache import PartitionCache, name_of
 from keeplast.cluster.metadata_log import FoldedMetadata
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import error_text
 from keeplast.model.hold import in_force
 from keeplast.model.partition import TopicPartition

@@ -14,7 +14,7 @@ from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import PartitionCache, name_of
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import CompactionError
 from keeplast.format.remote_log_metadata import TopicIdPartition
 from keeplast.model.hold import GroupReader

@@ -39,7 +39,7 @@ from keeplast.cluster.metadata_log import (
     digest_of,
     fold_metadata,
 )
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import CompactionError, InvalidError, RefusedError, error_text
 from keeplast.format.identifier import metadata_partition
 from keeplast.model.partition import TopicPartition

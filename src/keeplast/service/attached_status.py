@@ -18,7 +18,7 @@ from keeplast.cluster.metadata_cache import (
     is_compactors,
     partition_status,
 )
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.model.hold import GroupReader, ReaderWait
 from keeplast.model.partition import TopicPartition

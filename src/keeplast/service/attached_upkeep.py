@@ -21,8 +21,8 @@ from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
 from keeplast.cluster.live_cluster import TopicFacts
 from keeplast.cluster.metadata_cache import name_of
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import PartitionChoice
+from keeplast.config.precedence import Settings
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import TopicIdPartition

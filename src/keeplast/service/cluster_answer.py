@@ -16,7 +16,7 @@ from keeplast.cluster.group_offsets import BrokerGroups, GroupCluster
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, MetadataReader, TopicFacts
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import find_attached_trace

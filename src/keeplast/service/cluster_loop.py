@@ -27,8 +27,8 @@ from keeplast.cluster.metadata_log import (
     fold_metadata,
     partitions_of,
 )
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import PartitionChoice
+from keeplast.config.precedence import Settings
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.stages import LogHeaders, scan_headers

@@ -29,8 +29,8 @@ from typing import TypeVar
 
 from keeplast.clock import SystemClock, time_text
 from keeplast.columns import kernel
-from keeplast.config.effective_settings import PolicyOrigin
 from keeplast.config.layers import SettingSources
+from keeplast.config.precedence import PolicyOrigin
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError, error_text, installing
 from keeplast.format.filename import LOG

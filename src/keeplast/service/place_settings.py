@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import PartitionChoice, SettingSources
+from keeplast.config.precedence import Settings
 from keeplast.config.settings_file import Edit, change_settings
 from keeplast.config.sources import read_settings
 from keeplast.errors import Despite, InvalidError

@@ -17,7 +17,7 @@ from typing import Protocol
 from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import Pace
 from keeplast.cleaner.log_order import Choice
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.config.selection import Selection
 from keeplast.errors import CorruptError
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_statuses

@@ -24,7 +24,7 @@ from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
 from keeplast.cleaner.reasons import Decision, DueReason, HoldLimit, NothingBelow
 from keeplast.clock import SystemClock
 from keeplast.config.definitions import BY_KEY
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import InterruptedSwapError, error_text
 from keeplast.format.filename import LOG, parse_segment_file
 from keeplast.inspect.status import ErasedBy, LogStatus, TombstoneReading

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import PartitionChoice, SettingSources, flags_layer, read_broker_config
 from keeplast.config.mapping import BROKER_POLICY, KEPT_SOURCE
+from keeplast.config.precedence import Settings
 from keeplast.config.setting_rows import of_the_cleaner
 from keeplast.config.sources import read_layers
 from keeplast.errors import CompactionError, InvalidError

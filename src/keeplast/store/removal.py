@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.retention import ExpiryRule
+from keeplast.cleaner.segment_expiry import ExpiryRule
 from keeplast.clock import Clock
 from keeplast.columns import batches as t
 from keeplast.errors import InvalidError

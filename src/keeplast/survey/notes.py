@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keeplast.cleaner.cleanable_range import IdleRoll
 from keeplast.cleaner.reasons import Limit, SectionNote
-from keeplast.cleaner.retention import StaysNote
+from keeplast.cleaner.segment_expiry import StaysNote
 from keeplast.model.hold import ReaderWait
 from keeplast.model.partition import TopicPartition
 

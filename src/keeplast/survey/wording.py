@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from keeplast.cleaner import reasons as r
-from keeplast.cleaner import retention as e
+from keeplast.cleaner import segment_expiry as e
 from keeplast.cleaner.cleanable_range import IdleRoll
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
 from keeplast.cleaner.reasons import (

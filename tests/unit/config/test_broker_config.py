@@ -8,7 +8,6 @@ import pytest
 
 import keeplast
 from keeplast.config.definitions import BY_KEY
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import (
     FILE_BYTES_MAX,
     BrokerConfig,
@@ -19,6 +18,7 @@ from keeplast.config.layers import (
     file_layer,
     flags_layer,
 )
+from keeplast.config.precedence import Settings
 from keeplast.config.setting_rows import assumed_defaults, assumed_of_kept, assumed_sentence
 from keeplast.config.sources import read_settings
 from keeplast.errors import InvalidError

@@ -17,8 +17,8 @@ from keeplast.config.definition import (
     value_text,
 )
 from keeplast.config.definitions import TOPIC_DEFINITIONS
-from keeplast.config.effective_settings import Effective, Settings, contradictions
 from keeplast.config.layers import file_layer, flags_layer
+from keeplast.config.precedence import Effective, Settings, contradictions
 from keeplast.errors import InvalidError
 from keeplast.model.topic_config import Strategy
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.retention import ExpiryRule, plan_expiry
+from keeplast.cleaner.segment_expiry import ExpiryRule, plan_expiry
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition

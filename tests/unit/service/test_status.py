@@ -20,8 +20,8 @@ from keeplast.cleaner.reasons import (
     RatioTooLow,
     TransactionLimit,
 )
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import flags_layer
+from keeplast.config.precedence import Settings
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.inspect.status import ErasedBy, LogStatus
 from keeplast.log.data_directory import open_data_directory

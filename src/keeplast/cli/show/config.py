@@ -12,9 +12,9 @@ from rich.text import Text
 
 from keeplast.cli.show.tables import new_table
 from keeplast.config.definition import Definition, Scope, value_range
-from keeplast.config.effective_settings import Effective
 from keeplast.config.layers import variable_of
 from keeplast.config.places import PropertyRow
+from keeplast.config.precedence import Effective
 from keeplast.config.setting_rows import origin_text, shown_source, shown_value
 from keeplast.config.settings_file import Edit
 from keeplast.model.partition import TopicPartition

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.config.setting_rows import origin_text, shown_value
 from keeplast.inspect.status import ErasedBy
 from keeplast.model.hold import in_force

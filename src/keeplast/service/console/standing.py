@@ -12,10 +12,10 @@ from typing import Any
 
 from keeplast.cleaner.reasons import HoldLimit, NothingBelow
 from keeplast.config.definitions import BY_KEY
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import Layer
 from keeplast.config.mapping import KEPT_SOURCE
 from keeplast.config.place_properties import PlaceKind
+from keeplast.config.precedence import Settings
 from keeplast.errors import error_text
 from keeplast.log.paths import shown
 from keeplast.model.partition import TopicPartition

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from keeplast.clock import Clock
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import CompactionError, error_text
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition

@@ -32,7 +32,7 @@ from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import ClusterFacts, MetadataReader, TopicFacts
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
 from keeplast.cluster.metadata_log import FoldedMetadata
-from keeplast.config.effective_settings import Settings
+from keeplast.config.precedence import Settings
 from keeplast.errors import invariant
 from keeplast.format.identifier import encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import TopicIdPartition

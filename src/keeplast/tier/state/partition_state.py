@@ -12,8 +12,8 @@ it takes over. Of two that cover a range the later publisher's counts. Entries a
 lineage.
 
 *Expiry* is what of the remote log retention and the log start offset let go. The rules are those of
-a local log (:mod:`keeplast.cleaner.retention`); the active segment lies above the remote end and
-never goes here. A compacted topic without ``delete`` loses only what lies below its log start.
+a local log (:mod:`keeplast.cleaner.segment_expiry`); the active segment lies above the remote end
+and never goes here. A compacted topic without ``delete`` loses only what lies below its log start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
+from keeplast.cleaner.segment_expiry import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.errors import InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.hold import Hold

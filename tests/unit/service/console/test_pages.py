@@ -23,8 +23,8 @@ from keeplast.cleaner.reasons import (
     SkipReason,
 )
 from keeplast.cli.main import app
-from keeplast.config.effective_settings import Settings
 from keeplast.config.layers import Layer, SettingSources
+from keeplast.config.precedence import Settings
 from keeplast.inspect.status import ErasedBy
 from keeplast.log.files import LocalFiles
 from keeplast.log.root_files import RECEIPTS_NAME

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.cleaner.retention import (
+from keeplast.cleaner.segment_expiry import (
     ExpiryPlan,
     ExpiryRule,
     StaysNote,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import keeplast
-from keeplast.config.effective_settings import PolicyOrigin, Settings
 from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
+from keeplast.config.precedence import PolicyOrigin, Settings
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.topic_config import Strategy
 

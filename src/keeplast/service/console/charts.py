@@ -10,7 +10,7 @@ Below the axis lies what rounds added. Shapes are in a box of as many units as a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,21 +91,26 @@ class Chart:
     words: tuple[str, ...]
 
 
-def charts_of(series: Series) -> tuple[Chart, ...]:
-    """Return how a series is shown: of these :data:`DRAWN` are drawn, and all are in the table."""
+def charts_of(series: Series, columns: Iterable[int] = _FIGURES) -> tuple[Chart, ...]:
+    """Return how these figures of a series are shown.
+
+    Of all of them :data:`DRAWN` are drawn, and all are in the table.
+    """
     bar_ms, bars = series.span.slot_ms * series.span.bar_slots, series.bars
     shown = _SHOWN[series.span.name]
     begins = tuple(time_text(series.first_ms + at * bar_ms)[shown] for at in range(len(bars)))
     step, before = _TICKS[series.span.name]
     first = series.first_ms // bar_ms + before
     ticks = tuple(at for at in range(len(bars)) if (first + at) % step == 0)
-    return tuple(_chart(column, series, bars, begins, ticks) for column in _FIGURES)
+    return tuple(_chart(column, series, bars, begins, ticks) for column in columns)
 
 
 def sparks_of(series: Series) -> list[Chart]:
     """Return the charts that a list's head has room for, without those that would be empty."""
     return [
-        each for each in charts_of(series)[:SPARKS] if each.line or any(h for h, _ in each.bars)
+        each
+        for each in charts_of(series, [*_FIGURES][:SPARKS])
+        if each.line or any(h for h, _ in each.bars)
     ]
 
 
@@ -117,14 +122,14 @@ def verdict_of(series: Series) -> str:
     """
     column = DIRTY if np.isnan(series.slots[:, OVERDUE]).all() else OVERDUE
     values = [each for each in series.slots[:, column].tolist() if not math.isnan(each)]
-    (sentence,) = [e.sentence for e in charts_of(series) if e.name == _FIGURES[column][0]]
+    (chart,) = charts_of(series, [column])
     if not values:
-        return sentence
+        return chart.sentence
     change = values[-1] - values[0]
     word = "late, and no better" if column == OVERDUE and values[-1] else "keeping up"
     if abs(change) > max(CHANGE_MIN[column], CHANGE_SHARE * values[0]):
         word = "getting worse" if change > 0 else "getting better"
-    return f"{sentence[:-1]}: {word}."
+    return f"{chart.sentence[:-1]}: {word}."
 
 
 def _text(column: int, value: float) -> str:

@@ -101,7 +101,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 _SPAN = r"(?:\d[\d,.]* (?:ms|s|min|h|d)(?![a-z]) ?)+"
 _FIGURES = (
-    (re.compile(rf"in {_SPAN}|{_SPAN}ago|\bjust now\b|\bnow\b"), "WHEN "),
+    (re.compile(rf"\bin {_SPAN}|{_SPAN}ago|\bjust now\b|\bnow\b"), "WHEN "),
     (re.compile(rf"(?:< )?{_SPAN}"), "SPAN "),
     (re.compile(r"\d[\d,.]* (?:[KMG]i)?B(?:/s)?"), "SIZE"),
     (re.compile(r"\d[\d,.:-]*"), "#"),

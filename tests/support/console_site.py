@@ -35,7 +35,7 @@ from keeplast.service.console.server import Certificate, ConsoleApp, ConsoleServ
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.directory_loop import directory_finder, directory_scanner
 from keeplast.service.gauges import GaugeObserver
-from keeplast.service.history import ALL, History, round_entries
+from keeplast.service.history import ALL, SPANS, History, round_entries
 from keeplast.service.history_file import PlaceHistory
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
@@ -123,11 +123,16 @@ def directory_view(
 def with_past(source: FixedSource, root: Path) -> None:
     """Give a source the history of 29 days that its receipts and its logs tell.
 
-    Between two rounds a log grows evenly, by what is dirty. Of two days nothing was measured.
+    Between two rounds a log grows evenly, by what is dirty. Of two days nothing was measured. Each
+    slot of the last day is measured, so that pages say the same at each time of the day.
     """
     now_ms, history, sums = source.found.now_ms, History(), dict[str, Any]()
-    begin_ms, slot_ms = (now_ms // DAY_MS - 29) * DAY_MS, DAY_MS // 6
-    at = np.array([*range(begin_ms, now_ms // slot_ms * slot_ms, slot_ms), now_ms])
+    day, month, _ = SPANS
+    begin_ms, day_ms = (now_ms // DAY_MS - 29) * DAY_MS, now_ms - DAY_MS
+    at = np.array([
+        *range(begin_ms, day_ms, month.slot_ms),
+        *range(day_ms // day.slot_ms * day.slot_ms, now_ms, day.slot_ms), now_ms,
+    ])  # fmt: skip
     for each in (each for each in source.status.partitions if each.cleanable is not None):
         rounds = [line.round for line in source.found.receipts
                   if line.partition == each.partition and line.round is not None]  # fmt: skip

@@ -127,10 +127,9 @@ def with_past(source: FixedSource, root: Path) -> None:
     slot of the last day is measured, so that pages say the same at each time of the day.
     """
     now_ms, history, sums = source.found.now_ms, History(), dict[str, Any]()
-    day, month, _ = SPANS
-    begin_ms, day_ms = (now_ms // DAY_MS - 29) * DAY_MS, now_ms - DAY_MS
+    begin_ms, day_ms, day = (now_ms // DAY_MS - 29) * DAY_MS, now_ms - DAY_MS, SPANS[0]
     at = np.array([
-        *range(begin_ms, day_ms, month.slot_ms),
+        *range(begin_ms, day_ms, SPANS[1].slot_ms),
         *range(day_ms // day.slot_ms * day.slot_ms, now_ms, day.slot_ms), now_ms,
     ])  # fmt: skip
     for each in (each for each in source.status.partitions if each.cleanable is not None):

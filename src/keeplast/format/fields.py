@@ -30,6 +30,7 @@ Every length is compared with what is left before anything is taken. Answers to
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.checksum import Buffer
@@ -48,12 +49,15 @@ def encode_unsigned(value: int) -> bytes:
     return _encode(value & _MASK_32)
 
 
+# Most numbers of a log are small deltas and sizes, which come again.
+@lru_cache(1 << 14)
 def encode_varint(value: int) -> bytes:
     """Return a signed 32-bit ``value``, zig-zagged, in 1 to 5 bytes, least significant first."""
     invariant(-_INT32 <= value < _INT32, f"not a 32-bit number. value={value}")
     return _encode((value << 1 ^ value >> 31) & _MASK_32)
 
 
+@lru_cache(1 << 14)
 def encode_varlong(value: int) -> bytes:
     """Return a signed 64-bit ``value``, zig-zagged, in 1 to 10 bytes, least significant first."""
     invariant(-_INT64 <= value < _INT64, f"not a 64-bit number. value={value}")

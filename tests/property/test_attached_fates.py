@@ -34,6 +34,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.inspect.explain import AskedKey, FoundRecord, KeyExplanation
 from keeplast.inspect.fates import Outlook, Stay
+from keeplast.inspect.remains import Remains
 from keeplast.model.erasure_request import KeyHasher
 from keeplast.model.topic_config import Strategy
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
@@ -43,7 +44,6 @@ from keeplast.service.erasure.attached_erasing import find_attached_traces
 from keeplast.service.erasure.erasure_answer import ErasureAnswer
 from keeplast.service.erasure.erasure_book import keys_of_file
 from keeplast.service.explained import ExplainedPartition
-from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.report import RoundReport
 from tests.support.attached_world import PARTITION
 from tests.support.placed_log import act_in_tier
@@ -242,14 +242,14 @@ def check_there(log: AskedLog, explained: Explained, erased: ErasureAnswer) -> N
         part = explained[key]
         offsets = [each.record.offset for each in part.found.records]
         assert offsets == sorted(served[key])
-        assert log.hidden(key) == sorted(each.record.offset for each in part.copies)
-        named = {f"segment {each.segment_id}" for each in part.copies}
+        assert log.hidden(key) == sorted(e.offset for each in part.remains for e in each.records)
+        named = {each.title for each in part.remains if each.records}
         if not offsets and not named:
             assert () == places[number]
             continue
         (place,) = places[number]
         assert offsets == [offset for _, offset in place.offsets]
-        assert {name.split(",")[0] for name in place.beside} == named
+        assert {name.split(",")[0] for name in place.remains} == named
         goes = [each.fate.from_ms for each in part.found.records if each.fate.verdict is not None]
         times = [each for each in goes if each is not None]
         if offsets and len(times) == len(offsets):
@@ -292,15 +292,18 @@ def check_next_round(log: AskedLog, explained: Explained) -> None:
 def check_copies(log: AskedLog, explained: Explained) -> None:
     """What a round has replaced is there until its time, and goes with a pass from then on."""
     copies = {
-        (key, copy.segment_id): copy for key, part in explained.items() for copy in part.copies
+        (key, copy.name): copy
+        for key, part in explained.items()
+        for copy in part.remains
+        if copy.records
     }
-    times = sorted({each.collected_ms for each in copies.values() if each.collected_ms is not None})
+    times = sorted({each.until_ms for each in copies.values() if each.until_ms is not None})
 
-    def there(copy: ReplacedCopy) -> bool:
-        return any(copy.segment_id in path.name for path in objects(log))
+    def there(copy: Remains) -> bool:
+        return any(copy.name in path.name for path in objects(log))
 
     for at_ms in times:
-        due = [each for each in copies.values() if each.collected_ms == at_ms]
+        due = [each for each in copies.values() if each.until_ms == at_ms]
         if at_ms > log.clock.now_ms():
             log.at(at_ms - 1)
             log.collect()

@@ -490,7 +490,7 @@ def test_a_round_that_swaps_during_the_search_keeps_no_certificate_back(
     assert (["done"], (), ()) == (rounds, answer.faults, answer.problems)
     after = cluster.ask(keys)
     assert {each.line for each in after.there} == {each.line for each in answer.there}
-    assert answer.searched_beside, "what the round wrote was not searched"
+    assert answer.files_searched, "what the round wrote was not searched"
 
 
 def act(world: VerifiedWorld, what: str) -> None:

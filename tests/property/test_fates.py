@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +32,7 @@ from keeplast.inspect.explain import (
     rankings_of,
 )
 from keeplast.inspect.fates import Outlook
-from keeplast.inspect.remains import find_undo_copies
+from keeplast.inspect.remains import Remains, RemainsKind, SearchedKey, find_kept
 from keeplast.inspect.traces import find_past_rounds, records_taken
 from keeplast.log.append import NewRecord
 from keeplast.log.checkpoints import update_checkpoint
@@ -49,7 +49,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.undoing import sweep_kept
-from keeplast.store.explain import StoredKey, explain_stored
+from keeplast.store.explain import explain_stored
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.tier.objects.filters import KEY_FACT, FilterKey
@@ -331,7 +331,7 @@ class InStore(StoredLog):
             or (has_later_chunk and each.fate.from_ms == found.now_ms)
         }
 
-    def ask(self, key: bytes, now_ms: int) -> StoredKey:
+    def ask(self, key: bytes, now_ms: int) -> SearchedKey:
         look, parts = self.tiered.look(PARTITION), self.tiered.parts()
         fact = parts.metadata.find_fact(KEY_FACT)
         return explain_stored(
@@ -350,15 +350,20 @@ class InStore(StoredLog):
             if each.kept_by is None
             for offset in self.records(key, each.segment)
         )
-        assert expected == sorted((e.segment_id, e.record.offset) for e in explained.copies)
+        assert expected == offsets_in(explained.remains, RemainsKind.REPLACED)
         kept = sorted(
             (each.kept_by, offset)
             for each in orphans
             if each.kept_by is not None
             for offset in self.records(key, each.segment)
         )
-        assert kept == sorted((each.round, each.record.offset) for each in explained.kept)
+        assert kept == offsets_in(explained.remains, RemainsKind.KEPT)
         return explained.found
+
+
+def offsets_in(remains: Iterable[Remains], kind: RemainsKind) -> list[tuple[str, int]]:
+    its = [each for each in remains if each.kind is kind]
+    return sorted((each.name, record.offset) for each in its for record in each.records)
 
 
 def fates(found: KeyExplanation) -> object:
@@ -417,14 +422,13 @@ def check_undo_copies(log: Log) -> None:
     retention_ms = log.partition.topic.undo_retention_ms
     times: dict[str, int | None] = {}
     for key in NAMES:
-        copies = find_undo_copies(
+        copies = find_kept(
             log.path, key, rankings, LocalFiles(), W, retention_ms=retention_ms,
             planned=lambda _: None, progressed=lambda _: None,
         )  # fmt: skip
-        assert copies.unseen == ()
-        kept = sorted((each.round, each.record.offset) for each in copies.found)
-        assert log.kept_offsets(key) == kept, key
-        times |= {each.round: each.until_ms for each in copies.found}
+        assert not any(each.problem for each in copies)
+        assert log.kept_offsets(key) == offsets_in(copies, RemainsKind.KEPT), key
+        times |= {each.name: each.until_ms for each in copies if each.records}
     for attempt, until_ms in times.items():
         if until_ms is not None:
             check_sweep(log, attempt, until_ms)

@@ -64,7 +64,7 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
     decode,
 )
-from keeplast.inspect.remains import ForeignPath
+from keeplast.inspect.erasure_search import ForeignPath
 from keeplast.log.indexes import IndexBuilder
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata.database import HostTime, open_database

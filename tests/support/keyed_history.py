@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from keeplast.inspect.remains import SearchedKey
 from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.rewrite.stats import FilterStats
 from keeplast.rewrite.task import Runner
@@ -67,3 +68,11 @@ def overwrite(objects: ObjectStore, key: str, data: bytes) -> None:
     writer = objects.open_write(key)
     writer.write(data)
     writer.close()
+
+
+def parts_of(answer: SearchedKey) -> object:
+    """Return all that matters of an answer: records, fates, copies, what is not searched."""
+    found = answer.found
+    records = [(e.record.record, e.record.segment, e.record.outcome, e.fate) for e in found.records]
+    copies = [(e.name, one.record, one.outcome) for e in answer.remains for one in e.records]
+    return records, copies, found.winners, found.first_dirty, found.bound, answer.unseen

@@ -30,7 +30,7 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.format.txn_index import decode as decode_aborted
-from keeplast.inspect.remains import ForeignPath
+from keeplast.inspect.erasure_search import ForeignPath
 from tests.support.reader import DecodedBatch, decode_records
 from tests.support.tier_world_stores import require
 from tests.support.tier_world_tasks import Tasks

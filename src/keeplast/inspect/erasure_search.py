@@ -1,36 +1,44 @@
-"""Every file of one partition that may have wanted keys: its log, and every other that was one.
+"""All that ``erase`` searches of a place: the logs of partitions, and files of unknown name.
 
-The log is read by the kernels of a search, from its first byte to the end of its last sound batch,
-compressed batches decompressed. Any other file of the directory that is, or was, a ``.log``
-(staged, replaced, put aside) is read batch by batch. So is a directory that a broker disposes of.
+A log is read by the kernels of a search, from its first byte to the end of its last sound batch,
+compressed batches decompressed. Files next to it are searched with it
+(:mod:`keeplast.inspect.remains`).
 
-The rule that a reader must not break: a file that could not be read to its end is reported with a
-``problem``. A file of unknown name is reported as unknown. Neither ever counts as searched. Nor
-does a log in which a swap is under way, for some of its records are in no file of it. Such a swap
-is waited for, and one that was interrupted is refused (:mod:`keeplast.log.readers`).
+The rules that a reader must not break:
+
+- A file of unknown name is reported as unknown and does not count as searched. Nor does a log in
+  which a swap is under way, for some of its records are in no file of it. Such a swap is waited
+  for, and one that was interrupted is refused (:mod:`keeplast.log.readers`).
+- A path whose content was not looked into is reported with its size and the reason.
+- A link is reported and never followed, and so is a folder that cannot be listed.
+
+Foreign files have unknown names: what fsck has put into ``lost+found``, copies, notes. Of folders
+with such names only names, sizes and times are read. A file whose first batch is sound is read as a
+log, compressed batches decompressed. In any other file the bytes of the keys are sought, windows
+overlapping by the longest key. What is compressed or encrypted there hides a key, and keys that are
+known by their hashes alone cannot be sought.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from keeplast.clock import SystemClock
-from keeplast.errors import CorruptError, RefusedError, UnavailableError
-from keeplast.format.batch import RecordBatch
-from keeplast.format.filename import (
-    CLEANED_FOR,
-    INCOMPLETE,
-    LOG,
-    PARTITION_METADATA,
-    parse_segment_file,
-    parse_undo_file,
+from keeplast.errors import (
+    CompactionError,
+    CorruptError,
+    RefusedError,
+    StoppedError,
+    UnavailableError,
 )
 from keeplast.format.identifier import encode_id
-from keeplast.format.message_set import Batch
-from keeplast.format.record import Record
 from keeplast.inspect.key_search import (
     KeyRecord,
     Progressed,
@@ -38,67 +46,25 @@ from keeplast.inspect.key_search import (
     find_keys,
     find_records_of_keys,
 )
-from keeplast.log.checkpoints import UNFINISHED as UNFINISHED_NOTE
-from keeplast.log.data_directory import DataDirectory, PartitionEntry, read_topic_id
-from keeplast.log.files import FileSystem, reading
-from keeplast.log.partition_log import (
-    PartitionFiles,
-    SegmentFiles,
-    Tail,
-    find_tail,
+from keeplast.inspect.remains import (
+    LOOKS_MAX,
+    PIECE_BYTES,
+    Remains,
+    WantedKeys,
+    search_next_to_log,
 )
-from keeplast.log.paths import child_path
+from keeplast.log.data_directory import read_topic_id
+from keeplast.log.files import FileSystem, ReadHandle, reading
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail, find_tail
 from keeplast.log.readers import settled_partition
 from keeplast.log.truncation import noted_log_start
 from keeplast.log.windows import Window
 from keeplast.model.erasure_request import SegmentDigest
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Strategy
-from keeplast.read.log_reader import read_segment
+from keeplast.read.log_reader import read_opened
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.workspace import Workspace
-
-LOOKS_MAX = 3
-"""A log whose files change while it is searched is searched so many times."""
-PIECE_BYTES = 1 << 20
-KEYS_SOUGHT_MAX = 16
-"""Of so many keys the bytes are sought in a batch before its records are taken apart."""
-NAME_BYTES_CUT = 255
-"""A broker cuts the topic in the name of a directory that it disposes of, to this length."""
-
-
-@dataclass(frozen=True, slots=True)
-class WantedKeys:
-    """Which keys are searched for: ``keys`` where they are known, else what ``is_wanted`` says."""
-
-    is_wanted: Callable[[bytes], bool]
-    keys: frozenset[bytes] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BesideLog:
-    """A file next to a log: the wanted ``keys`` in it, and why not all of it could be searched."""
-
-    name: str
-    keys: frozenset[bytes] = frozenset()
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BesideNews:
-    """What hears of a search of the files next to a log.
-
-    ``met`` hears of every wanted record, with its file and batch, also where the file cannot be
-    read to its end. ``planned`` hears of the bytes of a file before it is read, ``progressed`` of
-    those that were. What they raise ends the search, unless it is a CorruptError or a RefusedError.
-    """
-
-    met: Callable[[Path, Batch, Record], None] = lambda path, batch, record: None
-    planned: Callable[[int], None] = lambda size_bytes: None
-    progressed: Callable[[int], None] = lambda size_bytes: None
-
-
-NO_LISTENER = BesideNews()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +72,8 @@ class PartitionSearch:
     """What one directory has of the wanted keys, as far as ``log_end``, exclusive.
 
     ``records`` are by key, in log order, without values. ``sums`` are of the bytes that were
-    searched of each segment. ``beside`` are files with a wanted key or a problem. ``searched`` is
-    how many files next to the log were looked into, ``unknown`` the unknown names of files.
+    searched of each segment. ``remains`` lie next to the log, ``unknown`` are the names of files
+    there that are unknown.
     """
 
     partition: TopicPartition
@@ -118,19 +84,13 @@ class PartitionSearch:
     records: Mapping[bytes, tuple[KeyRecord, ...]]
     sums: tuple[SegmentDigest, ...]
     batches: int
-    beside: tuple[BesideLog, ...]
-    searched: int
+    remains: tuple[Remains, ...]
     unknown: tuple[str, ...]
 
     @property
     def log_end(self) -> int:
         """Return the end of what was searched, exclusive."""
         return self.tail.log_end
-
-    @property
-    def problems(self) -> tuple[BesideLog, ...]:
-        """Return what could not be searched to its end."""
-        return tuple(each for each in self.beside if each.problem is not None)
 
     def is_of(self, segments: Iterable[SearchedSegment]) -> bool:
         """Say whether these are the files that were searched; one without a byte is none."""
@@ -203,58 +163,6 @@ def search_partition(
     )
 
 
-def search_marked(
-    directory: DataDirectory, partition: TopicPartition, wanted: WantedKeys, files: FileSystem
-) -> tuple[list[BesideLog], int]:
-    """Search what a broker disposes of, moves or has set aside of ``partition``.
-
-    Returns what was found, names with their directory, and how many files were looked into.
-    """
-    return search_directories(marked_of(directory.partitions, partition), wanted, files)
-
-
-def marked_of(
-    entries: Iterable[PartitionEntry], partition: TopicPartition
-) -> tuple[PartitionEntry, ...]:
-    """Return which of ``entries`` are out of service, and of ``partition``."""
-    return tuple(
-        entry
-        for entry in entries
-        if entry.partition.partition == partition.partition and is_marked_of(entry, partition.topic)
-    )
-
-
-def is_marked_of(entry: PartitionEntry, topic: str) -> bool:
-    """Say whether a directory is of ``topic`` and out of service: disposed of, moved, set aside."""
-    if entry.mark is None:
-        return False
-    is_cut = len(entry.path.name) >= NAME_BYTES_CUT
-    named = entry.partition.topic
-    return named == topic or (is_cut and topic.startswith(named))
-
-
-def search_directories(
-    entries: Iterable[PartitionEntry],
-    wanted: WantedKeys,
-    files: FileSystem,
-    news: BesideNews = NO_LISTENER,
-) -> tuple[list[BesideLog], int]:
-    """Search directories that are out of service; returns as :func:`search_marked` does."""
-    found: list[BesideLog] = []
-    searched = 0
-    for entry in entries:
-        try:
-            names = [name for name in files.listdir(entry.path) if was_log(name)]
-        except FileNotFoundError:
-            continue  # disposed of by now
-        for name in names:
-            each = search_file(child_path(entry.path, name), wanted, files, news)
-            searched += 1
-            if each is not None and (each.keys or each.problem):
-                found.append(BesideLog(f"{entry.path.name}/{each.name}", each.keys, each.problem))
-    return found, searched
-
-
 def sum_file(files: FileSystem, path: Path, size_bytes: int) -> str | None:
     """Return the SHA-256 of the first bytes of a file, None when it has less or is not there."""
     digest = hashlib.sha256()
@@ -300,126 +208,14 @@ def _search(
         segments, keys, rankings, files, workspace, progressed, sums.passed
     ):
         records.setdefault(each.record.key or b"", []).append(each)
-    beside, searched, unknown = search_beside(listing, tail, wanted, files)
+    remains, unknown = search_next_to_log(listing, tail, wanted, files)
     topic_id = read_topic_id(path, files)
     return PartitionSearch(
         partition, path, None if topic_id is None else encode_id(topic_id), listing, tail,
         {key: tuple(its) for key, its in records.items()},
         sums.of(partition),
-        sums.batches, beside, searched, unknown,
+        sums.batches, tuple(remains), unknown,
     )  # fmt: skip
-
-
-def search_beside(
-    listing: PartitionFiles,
-    tail: Tail,
-    wanted: WantedKeys,
-    files: FileSystem,
-    news: BesideNews = NO_LISTENER,
-    *,
-    leaves_kept: bool = False,
-) -> tuple[tuple[BesideLog, ...], int, tuple[str, ...]]:
-    """Return what was found next to the log, how many files were searched, and what is unknown.
-
-    With ``leaves_kept`` what rounds have kept for ``undo`` is left to the caller, which knows its
-    end.
-    """
-    found: list[BesideLog] = []
-    if listing.active.size_bytes > tail.valid_bytes and not _is_zero(
-        files, listing.active.log_path, tail.valid_bytes, listing.active.size_bytes
-    ):
-        found.append(
-            BesideLog(
-                listing.active.log_path.name,
-                problem=f"bytes behind the log's end, from position {tail.valid_bytes} on, are no "
-                "batches: a broker's start cuts them off",
-            )
-        )
-    searched, unknown = 0, []
-    for name in (*listing.leftovers, *listing.unknown):
-        if not was_log(name):
-            if name in listing.unknown and not is_without_keys(name):
-                unknown.append(name)
-            continue
-        if leaves_kept and parse_undo_file(name) is not None:
-            continue
-        each = search_file(child_path(listing.path, name), wanted, files, news)
-        searched += each is not None
-        if each is not None and (each.keys or each.problem):
-            found.append(each)
-    return tuple(found), searched, tuple(unknown)
-
-
-_KNOWN = frozenset(
-    {
-        PARTITION_METADATA, "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp",
-        CLEANED_FOR, UNFINISHED_NOTE, INCOMPLETE,
-    }
-)  # fmt: skip
-"""Files of a partition directory that have neither keys nor values of records."""
-
-
-def is_without_keys(name: str) -> bool:
-    """Say whether a file of a partition directory has, by its name, neither keys nor values."""
-    parsed = parse_segment_file(name) or parse_undo_file(name)
-    return name in _KNOWN if parsed is None else parsed.kind != LOG
-
-
-def was_log(name: str) -> bool:
-    """Say whether a file is, or by its name may have been, a segment of records."""
-    parsed = parse_segment_file(name) or parse_undo_file(name)
-    return parsed.kind == LOG if parsed is not None else LOG in name
-
-
-def search_file(
-    path: Path, wanted: WantedKeys, files: FileSystem, news: BesideNews = NO_LISTENER
-) -> BesideLog | None:
-    """Return what a file next to a log has, None when it is gone by now."""
-    keys: set[bytes] = set()
-    try:
-        news.planned(files.stat(path).size_bytes)
-        for batch in read_segment(files, path):
-            news.progressed(batch.size_bytes)
-            # First: what says that a batch has markers alone is a bit of what the checksum is of.
-            if not batch.is_valid:
-                return BesideLog(path.name, frozenset(keys), "a batch has a wrong checksum")
-            if batch.is_control or _has_none(batch, wanted):
-                continue
-            for record in batch.records():
-                if record.key is not None and wanted.is_wanted(record.key):
-                    keys.add(record.key)
-                    news.met(path, batch, record)
-    except FileNotFoundError:
-        return None
-    except (CorruptError, RefusedError) as error:
-        problem = error.problem if isinstance(error, CorruptError) else "it is no plain file"
-        return BesideLog(path.name, frozenset(keys), f"it cannot be read to its end ({problem})")
-    return BesideLog(path.name, frozenset(keys))
-
-
-def _has_none(batch: Batch, wanted: WantedKeys) -> bool:
-    """Say whether the bytes of no wanted key are in a batch; False where that is not sought."""
-    if wanted.keys is None or len(wanted.keys) > KEYS_SOUGHT_MAX:
-        return False
-    if not isinstance(batch, RecordBatch) or batch.count <= 0:
-        return False
-    data = bytes(batch.plain())
-    return all(key not in data for key in wanted.keys)
-
-
-def _is_zero(files: FileSystem, path: Path, start: int, end: int) -> bool:
-    """Say whether bytes ``[start, end)`` of a file are all zero, as a broker's preallocation is."""
-    with reading(files, path) as handle:
-        buffer = bytearray(PIECE_BYTES)
-        while start < end:
-            view = memoryview(buffer)[: min(PIECE_BYTES, end - start)]
-            got = handle.pread_into(view, start)
-            if not got:
-                return True
-            if any(view[:got]):
-                return False
-            start += got
-    return True
 
 
 def _identity(segment: SegmentFiles) -> tuple[int, int]:
@@ -439,3 +235,300 @@ def _is_still(found: PartitionSearch, now: PartitionFiles) -> bool:
             return False
     is_new = all(base >= found.log_end for base in there)
     return is_new and set(now.leftovers) <= set(found.listing.leftovers)
+
+
+FILE_BYTES_MAX = 16 << 30
+"""A larger file is reported and not read: no segment is larger than 2 GiB."""
+PATHS_MAX = 100_000
+"""So many paths of unknown name are reported; with more of them the place is no place of logs."""
+PREFIX_BYTES = 4
+_TABLE_BITS = 20
+_MAGIC_AT, _MAGIC_MAX = 16, 2
+"""Where every batch and message has its magic byte (formats.md 1.1), and the newest there is."""
+_SPREAD = np.uint32(2654435761)
+
+BY_HASH_ALONE = "the keys are known by their hashes alone: give --keys to have its bytes searched"
+EMPTY_KEY = "the empty key cannot be sought in bytes"
+TOO_LARGE = f"it is larger than {FILE_BYTES_MAX >> 30} GiB"
+NO_FILE = "a link, or no regular file"
+DAMAGED = "it begins as a log does, and cannot be read to its end as one"
+CHANGING = "it changed each time that it was searched"
+TOO_MANY = f"more than {PATHS_MAX} paths of unknown name: move them away"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPath:
+    """A path of unknown name below a place; ``name`` is relative to the place.
+
+    ``stamp`` is another one once the file is another one, or has another content. ``barred`` says
+    why nothing can be read there. ``open`` raises as :meth:`FileSystem.open_read` does.
+    """
+
+    name: str
+    size_bytes: int
+    stamp: tuple[int, ...]
+    open: Callable[[], ReadHandle]
+    barred: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFinding:
+    """A path with some of the wanted ``keys``, or whose content was not searched, and ``why``.
+
+    ``may_have_records`` says that what was not searched is most likely a log.
+    """
+
+    name: str
+    size_bytes: int
+    keys: frozenset[bytes] = frozenset()
+    why: str | None = None
+    may_have_records: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignSearch:
+    """The paths to report, by name, and how many others were searched without a find."""
+
+    findings: tuple[ForeignFinding, ...] = ()
+    searched: int = 0
+
+
+def search_foreign(
+    listed: Callable[[], Iterable[ForeignPath]],
+    wanted: WantedKeys,
+    *,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> ForeignSearch:
+    """Search every path that ``listed`` gives; one that changes meanwhile is searched again.
+
+    ``planned`` and ``progressed`` hear of the bytes to be read; what they raise ends the search.
+    """
+    known: dict[str, tuple[tuple[int, ...], ForeignFinding]] = {}
+    bytes_of_keys = KeyBytes(wanted.keys or ())
+    is_cut = False
+    for look in range(LOOKS_MAX + 1):
+        paths: dict[str, ForeignPath] = {}
+        for each in listed():
+            if len(paths) == PATHS_MAX:
+                is_cut = True
+                break
+            paths[each.name] = each
+        fresh = [
+            each
+            for each in paths.values()
+            if each.name not in known or known[each.name][0] != each.stamp
+        ]
+        known = {name: found for name, found in known.items() if name in paths}
+        if not fresh:
+            break
+        if look == LOOKS_MAX:
+            for each in fresh:
+                at = ForeignFinding(each.name, each.size_bytes, why=CHANGING)
+                known[each.name] = each.stamp, at
+            break
+        planned(sum(each.size_bytes for each in fresh if each.size_bytes <= FILE_BYTES_MAX))
+        for each in fresh:
+            found = _search_path(each, wanted, bytes_of_keys, progressed)
+            if found is not None:
+                known[each.name] = each.stamp, found
+    findings = [known[name][1] for name in sorted(known)]
+    shown = [each for each in findings if each.keys or each.why]
+    searched = len(findings) - len(shown)
+    if is_cut:
+        shown.append(ForeignFinding("further paths", 0, why=TOO_MANY, may_have_records=True))
+    return ForeignSearch(tuple(shown), searched)
+
+
+def _search_path(
+    path: ForeignPath,
+    wanted: WantedKeys,
+    bytes_of_keys: KeyBytes,
+    progressed: Callable[[int], None],
+) -> ForeignFinding | None:
+    """Search one path, None when it is gone by now."""
+
+    def finding(
+        why: str | None, keys: frozenset[bytes] = frozenset(), *, is_log: bool = False
+    ) -> ForeignFinding:
+        return ForeignFinding(path.name, path.size_bytes, keys, why, is_log and why is not None)
+
+    if path.barred is not None:
+        return finding(path.barred)
+    if path.size_bytes > FILE_BYTES_MAX:
+        return finding(TOO_LARGE)
+    try:
+        handle = path.open()
+    except FileNotFoundError:
+        return None
+    except RefusedError:
+        return finding(NO_FILE)
+    except OSError as error:
+        return finding(f"it cannot be read ({error.strerror})")
+    try:
+        keys, is_log, is_whole = _keys_in_batches(handle, wanted, progressed)
+        if is_whole or not handle.size_bytes:
+            return finding(None, keys)
+        if wanted.keys is not None:
+            keys |= bytes_of_keys.find(handle, progressed)
+        if is_log:
+            return finding(DAMAGED, keys, is_log=True)
+        if wanted.keys is None:
+            return finding(BY_HASH_ALONE)
+        return finding(EMPTY_KEY if b"" in wanted.keys else None, keys)
+    except StoppedError:
+        raise
+    except FileNotFoundError:
+        return None
+    except (CompactionError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return finding(f"it cannot be read to its end ({why})")
+    finally:
+        handle.close()
+
+
+def _keys_in_batches(
+    handle: ReadHandle, wanted: WantedKeys, progressed: Callable[[int], None]
+) -> tuple[frozenset[bytes], bool, bool]:
+    """Return the wanted keys of a file's records, and whether it is a log, and one to its end."""
+    keys: set[bytes] = set()
+    is_log = False
+    head = bytearray(_MAGIC_AT + 1)
+    if handle.pread_into(memoryview(head), 0) < len(head) or head[_MAGIC_AT] > _MAGIC_MAX:
+        return frozenset(), False, False
+    try:
+        for batch in read_opened(handle, Path()):
+            if not batch.is_valid:
+                return frozenset(keys), is_log, False
+            is_log = True  # By the checksum of a whole batch: by less, any file may be one.
+            progressed(batch.size_bytes)
+            if batch.is_control:
+                continue
+            keys |= {
+                each.key
+                for each in batch.records()
+                if each.key is not None and wanted.is_wanted(each.key)
+            }
+    except (CorruptError, RefusedError):
+        return frozenset(keys), is_log, False
+    return frozenset(keys), is_log, is_log
+
+
+class KeyBytes:
+    """The bytes of up to thousands of keys, sought in one pass; the empty key is in no file."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        """Take the keys; each is known by its first bytes, and by its length."""
+        self._keys = frozenset(each for each in keys if each)
+        self._overlap = max(map(len, self._keys), default=1) - 1
+        self._lengths: dict[int, dict[bytes, list[int]]] = {}
+        for key in self._keys:
+            width = min(len(key), PREFIX_BYTES)
+            lengths = self._lengths.setdefault(width, {}).setdefault(key[:width], [])
+            if len(key) not in lengths:
+                lengths.append(len(key))
+        self._tables = {width: _table(its) for width, its in self._lengths.items()}
+
+    def find(self, handle: ReadHandle, progressed: Callable[[int], None]) -> frozenset[bytes]:
+        """Return which keys are in a file, of the size that it had when it was opened.
+
+        CorruptError where the file has become shorter; OSError.
+        """
+        found: set[bytes] = set()
+        buffer = bytearray(max(PIECE_BYTES, 2 * self._overlap) + self._overlap)
+        at = kept = 0
+        while at < handle.size_bytes and len(found) < len(self._keys):
+            view = memoryview(buffer)[kept : kept + min(len(buffer) - kept, handle.size_bytes - at)]
+            got = handle.pread_into(view, at)
+            if not got:
+                raise CorruptError("it has become shorter", position=at, code="K224")
+            window = bytes(memoryview(buffer)[: kept + got])
+            found |= self._in(window)
+            progressed(got)
+            at += got
+            kept = min(self._overlap, len(window))
+            buffer[:kept] = window[len(window) - kept :]
+        return frozenset(found)
+
+    def _in(self, window: bytes) -> set[bytes]:
+        found: set[bytes] = set()
+        data = np.frombuffer(window, np.uint8)
+        for width, by_prefix in self._lengths.items():
+            if len(data) < width:
+                continue
+            places = np.flatnonzero(self._tables[width][_slots(data, width)])
+            for at in places.tolist():
+                for length in by_prefix.get(window[at : at + width], ()):
+                    piece = window[at : at + length]
+                    if piece in self._keys:
+                        found.add(piece)
+        return found
+
+
+def _slots(data: NDArray[np.uint8], width: int) -> NDArray[np.uint32]:
+    """Return for each position the slot of a table that ``width`` bytes from there on have."""
+    count = len(data) - width + 1
+    values = data[:count].astype(np.uint32)
+    for number in range(1, width):
+        values |= data[number : number + count].astype(np.uint32) << np.uint32(8 * number)
+    slots: NDArray[np.uint32] = (values * _SPREAD) >> np.uint32(32 - _TABLE_BITS)
+    return slots
+
+
+def _table(prefixes: Iterable[bytes]) -> NDArray[np.bool_]:
+    table = np.zeros(1 << _TABLE_BITS, np.bool_)
+    for each in prefixes:
+        table[_slots(np.frombuffer(each, np.uint8), len(each))] = True
+    return table
+
+
+IsKnown = Callable[[tuple[str, ...]], bool]
+"""Says of the parts of a file's path, below the place, whether its name is known."""
+
+
+def walk(root: Path, files: FileSystem, is_known: IsKnown) -> Iterator[ForeignPath]:
+    """Yield every path below ``root`` whose name is not known, folders entered, links not.
+
+    OSError where ``root`` itself cannot be listed.
+    """
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        parts = waiting.pop()
+        folder = root.joinpath(*parts)
+        try:
+            names, folders = files.listdir(folder), files.directories_in(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            if not parts:
+                raise
+            continue  # it went, or something else has its name: the next look shows it
+        except OSError as error:
+            if not parts:
+                raise
+            yield _barred(parts, f"a folder that cannot be listed ({error.strerror})")
+            continue
+        for name in names:
+            path = (*parts, name)
+            if name in folders:
+                waiting.append(path)
+            elif not is_known(path):
+                found = _listed_paths(folder / name, path, files)
+                if found is not None:
+                    yield found
+
+
+def _listed_paths(path: Path, parts: tuple[str, ...], files: FileSystem) -> ForeignPath | None:
+    try:
+        status = files.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return _barred(parts, f"it cannot be looked at ({error.strerror})")
+    stamp = status.size_bytes, status.mtime_ns, status.inode
+    return ForeignPath("/".join(parts), status.size_bytes, stamp, partial(files.open_read, path))
+
+
+def _barred(parts: tuple[str, ...], why: str) -> ForeignPath:
+    def open_none() -> ReadHandle:
+        raise RefusedError(f"{why}. path={'/'.join(parts)}", code="K242")
+
+    return ForeignPath("/".join(parts), 0, (), open_none, why)

@@ -115,21 +115,17 @@ Passed = Callable[[SearchedSegment, Window], None]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """One record of the key.
+class FileRecord:
+    """One record of the key, as its file has it.
 
-    ``header`` is its batch's row of the batch table, ``ranks`` the flags and the version that the
-    record has by each strategy; ``mtime_ms`` is the file's. ``horizon_ms`` is the delete horizon
-    that the batch carries, None without one.
+    ``segment`` is None in a file that is none. ``horizon_ms`` is the delete horizon that the batch
+    carries, None without one. ``outcome`` is None where it is not known how a transaction ended.
     """
 
     record: Record
-    segment: int
+    segment: int | None
     position: int
-    mtime_ms: int
-    header: NDArray[np.int64]
-    outcome: TransactionOutcome
-    ranks: Mapping[Strategy, tuple[int, int]]
+    outcome: TransactionOutcome | None
     horizon_ms: int | None
 
     @property
@@ -141,6 +137,21 @@ class KeyRecord:
     def is_tombstone(self) -> bool:
         """True when the record deletes its key."""
         return self.record.key is not None and self.record.value is None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord(FileRecord):
+    """The same in a segment that was searched whole.
+
+    ``header`` is its batch's row of the batch table, ``ranks`` the flags and the version that the
+    record has by each strategy; ``mtime_ms`` is the file's.
+    """
+
+    segment: int
+    outcome: TransactionOutcome
+    mtime_ms: int
+    header: NDArray[np.int64]
+    ranks: Mapping[Strategy, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -280,8 +291,8 @@ def _judged(
     outcomes = _outcomes(found, segments, files, progressed)
     return tuple(
         KeyRecord(
-            each.record, each.segment.base_offset, each.position,
-            each.segment.mtime_ns // 1_000_000, each.header, outcome, each.ranks, each.horizon_ms,
+            each.record, each.segment.base_offset, each.position, outcome, each.horizon_ms,
+            each.segment.mtime_ns // 1_000_000, each.header, each.ranks,
         )
         for each, outcome in zip(found, outcomes, strict=True)
     )  # fmt: skip

@@ -1,133 +1,213 @@
-"""The records of keys in files that are no part of the live log: staged, replaced, kept, foreign.
+"""The records of keys in files that are no part of the live log: staged, replaced, kept, put aside.
 
 The rules that a reader must not break:
 
 - Nothing here is held or written, and no lock is taken.
-- A path whose content was not looked into is reported with its size and the reason.
-- A link is reported and never followed, and so is a folder that cannot be listed.
+- A file that could not be read to its end is reported with a ``problem``, and never counts as
+  searched.
 
 A segment that a round or a broker has replaced has its records until its file goes, and so has a
-directory that a broker disposes of. They are searched as ``erase`` searches them
-(:mod:`keeplast.inspect.erasure_search`), the log first: what moves from it meanwhile is seen twice
-rather than never.
+directory that a broker disposes of. Such a file is read batch by batch. ``explain`` searches it as
+``erase`` does, the log first: what moves from it meanwhile is seen twice rather than never.
 
 What rounds have kept for ``keeplast undo`` is a trace of the key until its time is over. A kept
 file that is still a segment of the log, because its round never came so far, is no second copy.
-
-Foreign files have unknown names: what fsck has put into ``lost+found``, copies, notes. Of folders
-with such names only names, sizes and times are read. A file whose first batch is sound is read as a
-log, compressed batches decompressed. In any other file the bytes of the keys are sought, windows
-overlapping by the longest key. What is compressed or encrypted there hides a key, and keys that are
-known by their hashes alone cannot be sought.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from enum import Enum, auto
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from keeplast.clock import SystemClock
-from keeplast.errors import (
-    CompactionError,
-    CorruptError,
-    InvalidError,
-    RefusedError,
-    StoppedError,
-    error_text,
+from keeplast.errors import CorruptError, InvalidError, RefusedError, error_text
+from keeplast.format.batch import RecordBatch
+from keeplast.format.filename import (
+    CLEANED_FOR,
+    INCOMPLETE,
+    LOG,
+    PARTITION_METADATA,
+    parse_segment_file,
+    parse_undo_file,
 )
-from keeplast.format.filename import LOG
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
-from keeplast.inspect.erasure_search import (
-    LOOKS_MAX,
-    PIECE_BYTES,
-    BesideLog,
-    BesideNews,
-    WantedKeys,
-    search_beside,
-    search_directories,
-)
+from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.key_search import (
     RECORDS_MAX,
+    FileRecord,
     KeyRecord,
     Progressed,
     SearchedSegment,
     find_key_records,
 )
+from keeplast.log.checkpoints import UNFINISHED as UNFINISHED_NOTE
 from keeplast.log.data_directory import PartitionEntry
-from keeplast.log.files import FileSystem, ReadHandle
+from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail, find_tail
+from keeplast.log.paths import child_path
 from keeplast.log.readers import settled_partition
 from keeplast.log.truncation import noted_log_start
 from keeplast.log.undo_files import read_kept
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Strategy
-from keeplast.read.log_reader import read_opened
+from keeplast.read.log_reader import read_segment
+from keeplast.read.transactions import TransactionOutcome
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.workspace import Workspace
 
+LOOKS_MAX = 3
+"""A log whose files change while it is searched is searched so many times."""
+PIECE_BYTES = 1 << 20
+KEYS_SOUGHT_MAX = 16
+"""Of so many keys the bytes are sought in a batch before its records are taken apart."""
+NAME_BYTES_CUT = 255
+"""A broker cuts the topic in the name of a directory that it disposes of, to this length."""
+
 
 @dataclass(frozen=True, slots=True)
-class BesideCopy:
-    """A record in ``file``, named as ``erase`` names it, at ``position``.
+class WantedKeys:
+    """Which keys are searched for: ``keys`` where they are known, else what ``is_wanted`` says."""
 
-    ``horizon_ms`` is the delete horizon of its batch, None without one. With ``in_transaction`` the
-    transaction's end is not known: the file alone does not show it.
+    is_wanted: Callable[[bytes], bool]
+    keys: frozenset[bytes] | None = None
+
+
+class RemainsKind(Enum):
+    """What a part of a place that is no part of the live log is, and how it goes.
+
+    ``LEFT`` is a file next to the log with a name that rounds and brokers give: the next round
+    removes it. ``STRANGE`` is one in a directory out of service, or with another name: no round
+    does. ``KEPT`` is kept for undo. ``REPLACED`` is a segment that a store has replaced, ``HIDDEN``
+    one that brokers of a live cluster do not read. ``UNFILED`` is no file that was searched by
+    itself: bytes that a file of the log has and the log has not, objects that were not searched.
     """
 
-    record: Record
-    file: str
-    position: int
-    horizon_ms: int | None
-    in_transaction: bool
+    LEFT = auto()
+    STRANGE = auto()
+    KEPT = auto()
+    REPLACED = auto()
+    HIDDEN = auto()
+    UNFILED = auto()
+
+
+_TITLES = {
+    RemainsKind.KEPT: "what round {} has kept for undo",
+    RemainsKind.REPLACED: "replaced segment {}",
+    RemainsKind.HIDDEN: "segment {}",
+}
+SEGMENTS = (RemainsKind.REPLACED, RemainsKind.HIDDEN)
+"""Those that have an id in place of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
-class BesideCopies:
-    """What was found; ``unseen`` says which files could not be searched to their end, and why."""
+class Remains:
+    """A file, or a segment, that is no part of the live log, and what it has of the wanted keys.
 
-    found: tuple[BesideCopy, ...] = ()
-    unseen: tuple[str, ...] = ()
+    ``name`` is that of the file, from the partition's directory on, or the segment's id, or of
+    ``KEPT`` the attempt of the round. ``problem`` says why not all of it could be searched.
+    ``records`` are those of one key that is to be explained, and none in a search for many. It may
+    stay until ``until_ms``, None: nothing says how long.
+    """
+
+    kind: RemainsKind
+    name: str
+    keys: frozenset[bytes] = frozenset()
+    problem: str | None = None
+    records: tuple[FileRecord, ...] = ()
+    until_ms: int | None = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Return the files that have the key, each once, in the order of the search."""
-        return tuple(dict.fromkeys(each.file for each in self.found))
+    def title(self) -> str:
+        """Return how it is called."""
+        return _TITLES.get(self.kind, "{}").format(self.name)
+
+    @property
+    def fault(self) -> str:
+        """Return how it is called, and why not all of it could be searched."""
+        return f"{self.title}: {self.problem}"
 
 
-def find_beside_copies(
+def searched_files(remains: Iterable[Remains]) -> int:
+    """Return how many files, or segments, were looked into by themselves."""
+    return sum(each.kind is not RemainsKind.UNFILED for each in remains)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedKey:
+    """What was found of one key: in the live log, and in what is no part of it.
+
+    ``unseen`` says what was not searched. Of ``left_out`` segments, of so many bytes, filters say
+    that the key is in none.
+    """
+
+    found: KeyExplanation
+    remains: tuple[Remains, ...] = ()
+    unseen: tuple[str, ...] = ()
+    left_out: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class ShownRecords:
+    """What a search for one key keeps of records, within the bounds of what a person reads.
+
+    ``planned`` hears of the bytes of a file before it is read, ``progressed`` of those that were.
+    What they raise ends the search, unless it is a CorruptError or a RefusedError.
+    """
+
+    planned: Progressed
+    progressed: Progressed
+    values_bytes_max: int | None = None
+    count: int = 0
+    values_bytes: int = 0
+
+    def take(self, path: Path, batch: Batch, record: Record) -> FileRecord:
+        """Return a record that was met; InvalidError for more of them than a person reads."""
+        self.values_bytes += len(record.value or b"")
+        self.count += 1
+        limit = self.values_bytes_max
+        if limit is not None and self.values_bytes > limit:
+            raise InvalidError(
+                "the values of this key's records take more than is kept here; ask keeplast "
+                f"explain. limit={limit} path={path}",
+                code="K156",
+            )
+        if self.count > RECORDS_MAX:
+            raise InvalidError(
+                f"more than {RECORDS_MAX} records of what is asked for lie next to the log; let "
+                f"what was replaced go first, or ask for less. path={path}",
+                code="K156",
+            )
+        # A file alone does not show how a transaction ended.
+        outcome = None if batch.is_transactional else TransactionOutcome.COMMITTED
+        return FileRecord(record, None, batch.position, outcome, batch.delete_horizon_ms)
+
+
+def find_remains(
     directory: Path | None,
     marked: Iterable[PartitionEntry],
     key: bytes,
     files: FileSystem,
     *,
     values_bytes_max: int | None = None,
-    planned: Callable[[int], None],
+    planned: Progressed,
     progressed: Progressed,
-) -> BesideCopies:
+) -> tuple[Remains, ...]:
     """Find ``key`` next to the log in ``directory``, and in the directories ``marked`` of it.
 
     What rounds have kept for ``undo`` is not looked into. ``directory`` None is of a partition that
-    has no log here. ``planned`` hears of the bytes of each file before it is read. InvalidError for
-    more records, or values, than a person reads; errors of
+    has no log here. InvalidError for more records, or values, than a person reads; errors of
     :func:`~keeplast.log.partition_log.list_partition`; OSError.
     """
     wanted = WantedKeys(key.__eq__, frozenset((key,)))
-    collected = _Collected(directory, values_bytes_max)
-    news = BesideNews(collected.add, planned, progressed)
-    beside: Sequence[BesideLog] = ()
+    shown = ShownRecords(planned, progressed, values_bytes_max)
+    found: list[Remains] = []
     if directory is not None:
-        listing, tail = _listed(directory, files)
-        beside, _, _ = search_beside(listing, tail, wanted, files, news, leaves_kept=True)
-    elsewhere, _ = search_directories(marked, wanted, files, news)
-    unseen = tuple(
-        f"{each.name}: {each.problem}" for each in (*beside, *elsewhere) if each.problem is not None
-    )
-    return BesideCopies(tuple(collected.found), unseen)
+        found, _ = search_next_to_log(*_listed(directory, files), wanted, files, shown)
+    found += search_out_of_service(marked, wanted, files, shown)
+    return tuple(each for each in found if each.records or each.problem)
 
 
 def _listed(directory: Path, files: FileSystem) -> tuple[PartitionFiles, Tail]:
@@ -143,59 +223,7 @@ def _listed(directory: Path, files: FileSystem) -> tuple[PartitionFiles, Tail]:
     raise AssertionError("unreachable")
 
 
-class _Collected:
-    """What a search has met so far, within its bounds."""
-
-    def __init__(self, directory: Path | None, values_bytes_max: int | None) -> None:
-        self.found: list[BesideCopy] = []
-        self._directory = directory
-        self._values_bytes_max = values_bytes_max
-        self._values_bytes = 0
-
-    def add(self, path: Path, batch: Batch, record: Record) -> None:
-        self._values_bytes += len(record.value or b"")
-        limit = self._values_bytes_max
-        if limit is not None and self._values_bytes > limit:
-            raise InvalidError(
-                "the values of this key's records take more than is kept here; ask keeplast "
-                f"explain. limit={limit} path={path}",
-                code="K156",
-            )
-        if len(self.found) >= RECORDS_MAX:
-            raise InvalidError(
-                f"more than {RECORDS_MAX} records of what is asked for lie next to the log; let "
-                f"what was replaced go first, or ask for less. path={path}",
-                code="K156",
-            )
-        name = path.name if path.parent == self._directory else f"{path.parent.name}/{path.name}"
-        self.found.append(
-            BesideCopy(
-                record, name, batch.position, batch.delete_horizon_ms, batch.is_transactional
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class UndoCopy:
-    """A record in what ``round`` has kept, which may go from ``until_ms`` on.
-
-    None: no list names it, so that it goes with the next look of ``run``, or the next ``clean``.
-    """
-
-    record: KeyRecord
-    round: str
-    until_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class UndoCopies:
-    """What was found; ``unseen`` says which files could not be searched, and why."""
-
-    found: tuple[UndoCopy, ...] = ()
-    unseen: tuple[str, ...] = ()
-
-
-def find_undo_copies(
+def find_kept(
     directory: Path,
     key: bytes,
     rankings: Mapping[Strategy, Ranking],
@@ -204,19 +232,19 @@ def find_undo_copies(
     *,
     retention_ms: int,
     values_bytes_max: int | None = None,
-    planned: Callable[[int], None],
+    planned: Progressed,
     progressed: Progressed,
-) -> UndoCopies:
+) -> tuple[Remains, ...]:
     """Find ``key`` in what is kept in a partition directory, by ``undo.retention.ms`` of now.
 
     Each file is searched by itself, so that a transaction whose marker lies in another one counts
-    as open. ``planned`` hears of the bytes that will be read. InvalidError for too many records, or
-    values; OSError.
+    as open. What no list names has no end: it goes with the next look of ``run``, or the next
+    ``clean``. InvalidError for too many records, or values; OSError.
     """
     kept = read_kept(files, directory)
     logs = [each for each in kept.files if each.kind == LOG]
     if not logs:
-        return UndoCopies()
+        return ()
     ends = {
         (wave.attempt, base): min(wave.until_ms, wave.kept_at_ms + retention_ms)
         for wave in kept.waves
@@ -224,10 +252,11 @@ def find_undo_copies(
     }
     listing = settled_partition(directory, files, SystemClock(), if_empty=0)
     live = {each.inode for each in listing.segments}
-    found: list[UndoCopy] = []
-    unseen: list[str] = []
+    found: list[Remains] = []
     for each in logs:
         path = directory / each.name
+        records: tuple[KeyRecord, ...] = ()
+        problem = None
         try:
             status = files.stat(path)
             if status.inode in live:
@@ -241,305 +270,170 @@ def find_undo_copies(
         except FileNotFoundError:
             continue  # its time is over
         except (CorruptError, RefusedError) as error:
-            unseen.append(f"what round {each.attempt} has kept for undo: {error_text(error)}")
-            continue
+            problem = error_text(error)
         until_ms = ends.get((each.attempt, each.number))
-        found += [UndoCopy(record, each.attempt, until_ms) for record in records]
-    return UndoCopies(tuple(found), tuple(unseen))
+        found.append(
+            Remains(
+                RemainsKind.KEPT, each.attempt, problem=problem, records=records, until_ms=until_ms
+            )
+        )
+    return tuple(found)
 
 
-FILE_BYTES_MAX = 16 << 30
-"""A larger file is reported and not read: no segment is larger than 2 GiB."""
-PATHS_MAX = 100_000
-"""So many paths of unknown name are reported; with more of them the place is no place of logs."""
-PREFIX_BYTES = 4
-_TABLE_BITS = 20
-_MAGIC_AT, _MAGIC_MAX = 16, 2
-"""Where every batch and message has its magic byte (formats.md 1.1), and the newest there is."""
-_SPREAD = np.uint32(2654435761)
-
-BY_HASH_ALONE = "the keys are known by their hashes alone: give --keys to have its bytes searched"
-EMPTY_KEY = "the empty key cannot be sought in bytes"
-TOO_LARGE = f"it is larger than {FILE_BYTES_MAX >> 30} GiB"
-NO_FILE = "a link, or no regular file"
-DAMAGED = "it begins as a log does, and cannot be read to its end as one"
-CHANGING = "it changed each time that it was searched"
-TOO_MANY = f"more than {PATHS_MAX} paths of unknown name: move them away"
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignPath:
-    """A path of unknown name below a place; ``name`` is relative to the place.
-
-    ``stamp`` is another one once the file is another one, or has another content. ``barred`` says
-    why nothing can be read there. ``open`` raises as :meth:`FileSystem.open_read` does.
-    """
-
-    name: str
-    size_bytes: int
-    stamp: tuple[int, ...]
-    open: Callable[[], ReadHandle]
-    barred: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignFinding:
-    """A path with some of the wanted ``keys``, or whose content was not searched, and ``why``.
-
-    ``may_have_records`` says that what was not searched is most likely a log.
-    """
-
-    name: str
-    size_bytes: int
-    keys: frozenset[bytes] = frozenset()
-    why: str | None = None
-    may_have_records: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignSearch:
-    """The paths to report, by name, and how many others were searched without a find."""
-
-    findings: tuple[ForeignFinding, ...] = ()
-    searched: int = 0
-
-
-def search_foreign(
-    listed: Callable[[], Iterable[ForeignPath]],
+def search_next_to_log(
+    listing: PartitionFiles,
+    tail: Tail,
     wanted: WantedKeys,
-    *,
-    planned: Callable[[int], None] = lambda _: None,
-    progressed: Callable[[int], None] = lambda _: None,
-) -> ForeignSearch:
-    """Search every path that ``listed`` gives; one that changes meanwhile is searched again.
+    files: FileSystem,
+    shown: ShownRecords | None = None,
+) -> tuple[list[Remains], tuple[str, ...]]:
+    """Return what lies next to the log, and the names of files that are unknown.
 
-    ``planned`` and ``progressed`` hear of the bytes to be read; what they raise ends the search.
+    With ``shown`` what rounds have kept for ``undo`` is left to the caller, which knows its end.
     """
-    known: dict[str, tuple[tuple[int, ...], ForeignFinding]] = {}
-    bytes_of_keys = KeyBytes(wanted.keys or ())
-    is_cut = False
-    for look in range(LOOKS_MAX + 1):
-        paths: dict[str, ForeignPath] = {}
-        for each in listed():
-            if len(paths) == PATHS_MAX:
-                is_cut = True
-                break
-            paths[each.name] = each
-        fresh = [
-            each
-            for each in paths.values()
-            if each.name not in known or known[each.name][0] != each.stamp
-        ]
-        known = {name: found for name, found in known.items() if name in paths}
-        if not fresh:
-            break
-        if look == LOOKS_MAX:
-            for each in fresh:
-                at = ForeignFinding(each.name, each.size_bytes, why=CHANGING)
-                known[each.name] = each.stamp, at
-            break
-        planned(sum(each.size_bytes for each in fresh if each.size_bytes <= FILE_BYTES_MAX))
-        for each in fresh:
-            found = _search(each, wanted, bytes_of_keys, progressed)
-            if found is not None:
-                known[each.name] = each.stamp, found
-    findings = [known[name][1] for name in sorted(known)]
-    shown = [each for each in findings if each.keys or each.why]
-    searched = len(findings) - len(shown)
-    if is_cut:
-        shown.append(ForeignFinding("further paths", 0, why=TOO_MANY, may_have_records=True))
-    return ForeignSearch(tuple(shown), searched)
+    found: list[Remains] = []
+    if listing.active.size_bytes > tail.valid_bytes and not _is_zero(
+        files, listing.active.log_path, tail.valid_bytes, listing.active.size_bytes
+    ):
+        found.append(
+            Remains(
+                RemainsKind.UNFILED, listing.active.log_path.name,
+                problem=f"bytes behind the log's end, from position {tail.valid_bytes} on, are no "
+                "batches: a broker's start cuts them off",
+            )
+        )  # fmt: skip
+    unknown = []
+    for name in (*listing.leftovers, *listing.unknown):
+        is_kept = parse_undo_file(name) is not None
+        if not was_log(name):
+            if name in listing.unknown and not is_without_keys(name):
+                unknown.append(name)
+        elif shown is None or not is_kept:
+            is_known = is_kept or parse_segment_file(name) is not None
+            kind = RemainsKind.LEFT if is_known else RemainsKind.STRANGE
+            found += search_file(child_path(listing.path, name), kind, name, wanted, files, shown)
+    return found, tuple(unknown)
 
 
-def _search(
-    path: ForeignPath,
+def search_out_of_service(
+    entries: Iterable[PartitionEntry],
     wanted: WantedKeys,
-    bytes_of_keys: KeyBytes,
-    progressed: Callable[[int], None],
-) -> ForeignFinding | None:
-    """Search one path, None when it is gone by now."""
-
-    def finding(
-        why: str | None, keys: frozenset[bytes] = frozenset(), *, is_log: bool = False
-    ) -> ForeignFinding:
-        return ForeignFinding(path.name, path.size_bytes, keys, why, is_log and why is not None)
-
-    if path.barred is not None:
-        return finding(path.barred)
-    if path.size_bytes > FILE_BYTES_MAX:
-        return finding(TOO_LARGE)
-    try:
-        handle = path.open()
-    except FileNotFoundError:
-        return None
-    except RefusedError:
-        return finding(NO_FILE)
-    except OSError as error:
-        return finding(f"it cannot be read ({error.strerror})")
-    try:
-        keys, is_log, is_whole = _keys_in_batches(handle, wanted, progressed)
-        if is_whole or not handle.size_bytes:
-            return finding(None, keys)
-        if wanted.keys is not None:
-            keys |= bytes_of_keys.find(handle, progressed)
-        if is_log:
-            return finding(DAMAGED, keys, is_log=True)
-        if wanted.keys is None:
-            return finding(BY_HASH_ALONE)
-        return finding(EMPTY_KEY if b"" in wanted.keys else None, keys)
-    except StoppedError:
-        raise
-    except FileNotFoundError:
-        return None
-    except (CompactionError, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        return finding(f"it cannot be read to its end ({why})")
-    finally:
-        handle.close()
-
-
-def _keys_in_batches(
-    handle: ReadHandle, wanted: WantedKeys, progressed: Callable[[int], None]
-) -> tuple[frozenset[bytes], bool, bool]:
-    """Return the wanted keys of a file's records, and whether it is a log, and one to its end."""
-    keys: set[bytes] = set()
-    is_log = False
-    head = bytearray(_MAGIC_AT + 1)
-    if handle.pread_into(memoryview(head), 0) < len(head) or head[_MAGIC_AT] > _MAGIC_MAX:
-        return frozenset(), False, False
-    try:
-        for batch in read_opened(handle, Path()):
-            if not batch.is_valid:
-                return frozenset(keys), is_log, False
-            is_log = True  # By the checksum of a whole batch: by less, any file may be one.
-            progressed(batch.size_bytes)
-            if batch.is_control:
-                continue
-            keys |= {
-                each.key
-                for each in batch.records()
-                if each.key is not None and wanted.is_wanted(each.key)
-            }
-    except (CorruptError, RefusedError):
-        return frozenset(keys), is_log, False
-    return frozenset(keys), is_log, is_log
-
-
-class KeyBytes:
-    """The bytes of up to thousands of keys, sought in one pass; the empty key is in no file."""
-
-    def __init__(self, keys: Iterable[bytes]) -> None:
-        """Take the keys; each is known by its first bytes, and by its length."""
-        self._keys = frozenset(each for each in keys if each)
-        self._overlap = max(map(len, self._keys), default=1) - 1
-        self._lengths: dict[int, dict[bytes, list[int]]] = {}
-        for key in self._keys:
-            width = min(len(key), PREFIX_BYTES)
-            lengths = self._lengths.setdefault(width, {}).setdefault(key[:width], [])
-            if len(key) not in lengths:
-                lengths.append(len(key))
-        self._tables = {width: _table(its) for width, its in self._lengths.items()}
-
-    def find(self, handle: ReadHandle, progressed: Callable[[int], None]) -> frozenset[bytes]:
-        """Return which keys are in a file, of the size that it had when it was opened.
-
-        CorruptError where the file has become shorter; OSError.
-        """
-        found: set[bytes] = set()
-        buffer = bytearray(max(PIECE_BYTES, 2 * self._overlap) + self._overlap)
-        at = kept = 0
-        while at < handle.size_bytes and len(found) < len(self._keys):
-            view = memoryview(buffer)[kept : kept + min(len(buffer) - kept, handle.size_bytes - at)]
-            got = handle.pread_into(view, at)
-            if not got:
-                raise CorruptError("it has become shorter", position=at, code="K224")
-            window = bytes(memoryview(buffer)[: kept + got])
-            found |= self._in(window)
-            progressed(got)
-            at += got
-            kept = min(self._overlap, len(window))
-            buffer[:kept] = window[len(window) - kept :]
-        return frozenset(found)
-
-    def _in(self, window: bytes) -> set[bytes]:
-        found: set[bytes] = set()
-        data = np.frombuffer(window, np.uint8)
-        for width, by_prefix in self._lengths.items():
-            if len(data) < width:
-                continue
-            places = np.flatnonzero(self._tables[width][_slots(data, width)])
-            for at in places.tolist():
-                for length in by_prefix.get(window[at : at + width], ()):
-                    piece = window[at : at + length]
-                    if piece in self._keys:
-                        found.add(piece)
-        return found
-
-
-def _slots(data: NDArray[np.uint8], width: int) -> NDArray[np.uint32]:
-    """Return for each position the slot of a table that ``width`` bytes from there on have."""
-    count = len(data) - width + 1
-    values = data[:count].astype(np.uint32)
-    for number in range(1, width):
-        values |= data[number : number + count].astype(np.uint32) << np.uint32(8 * number)
-    slots: NDArray[np.uint32] = (values * _SPREAD) >> np.uint32(32 - _TABLE_BITS)
-    return slots
-
-
-def _table(prefixes: Iterable[bytes]) -> NDArray[np.bool_]:
-    table = np.zeros(1 << _TABLE_BITS, np.bool_)
-    for each in prefixes:
-        table[_slots(np.frombuffer(each, np.uint8), len(each))] = True
-    return table
-
-
-IsKnown = Callable[[tuple[str, ...]], bool]
-"""Says of the parts of a file's path, below the place, whether its name is known."""
-
-
-def walk(root: Path, files: FileSystem, is_known: IsKnown) -> Iterator[ForeignPath]:
-    """Yield every path below ``root`` whose name is not known, folders entered, links not.
-
-    OSError where ``root`` itself cannot be listed.
-    """
-    waiting: list[tuple[str, ...]] = [()]
-    while waiting:
-        parts = waiting.pop()
-        folder = root.joinpath(*parts)
+    files: FileSystem,
+    shown: ShownRecords | None = None,
+) -> list[Remains]:
+    """Search directories that a broker disposes of, moves or has set aside."""
+    found: list[Remains] = []
+    for entry in entries:
         try:
-            names, folders = files.listdir(folder), files.directories_in(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            if not parts:
-                raise
-            continue  # it went, or something else has its name: the next look shows it
-        except OSError as error:
-            if not parts:
-                raise
-            yield _barred(parts, f"a folder that cannot be listed ({error.strerror})")
-            continue
+            names = [name for name in files.listdir(entry.path) if was_log(name)]
+        except FileNotFoundError:
+            continue  # disposed of by now
         for name in names:
-            path = (*parts, name)
-            if name in folders:
-                waiting.append(path)
-            elif not is_known(path):
-                found = _listed_paths(folder / name, path, files)
-                if found is not None:
-                    yield found
+            found += search_file(
+                child_path(entry.path, name), RemainsKind.STRANGE, f"{entry.path.name}/{name}",
+                wanted, files, shown,
+            )  # fmt: skip
+    return found
 
 
-def _listed_paths(path: Path, parts: tuple[str, ...], files: FileSystem) -> ForeignPath | None:
+def marked_of(
+    entries: Iterable[PartitionEntry], partition: TopicPartition
+) -> tuple[PartitionEntry, ...]:
+    """Return which of ``entries`` are out of service, and of ``partition``."""
+    return tuple(
+        entry
+        for entry in entries
+        if entry.partition.partition == partition.partition and is_marked_of(entry, partition.topic)
+    )
+
+
+def is_marked_of(entry: PartitionEntry, topic: str) -> bool:
+    """Say whether a directory is of ``topic`` and out of service: disposed of, moved, set aside."""
+    if entry.mark is None:
+        return False
+    is_cut = len(entry.path.name) >= NAME_BYTES_CUT
+    named = entry.partition.topic
+    return named == topic or (is_cut and topic.startswith(named))
+
+
+_KNOWN = frozenset(
+    {
+        PARTITION_METADATA, "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp",
+        CLEANED_FOR, UNFINISHED_NOTE, INCOMPLETE,
+    }
+)  # fmt: skip
+"""Files of a partition directory that have neither keys nor values of records."""
+
+
+def is_without_keys(name: str) -> bool:
+    """Say whether a file of a partition directory has, by its name, neither keys nor values."""
+    parsed = parse_segment_file(name) or parse_undo_file(name)
+    return name in _KNOWN if parsed is None else parsed.kind != LOG
+
+
+def was_log(name: str) -> bool:
+    """Say whether a file is, or by its name may have been, a segment of records."""
+    parsed = parse_segment_file(name) or parse_undo_file(name)
+    return parsed.kind == LOG if parsed is not None else LOG in name
+
+
+def search_file(
+    path: Path,
+    kind: RemainsKind,
+    name: str,
+    wanted: WantedKeys,
+    files: FileSystem,
+    shown: ShownRecords | None = None,
+) -> tuple[Remains, ...]:
+    """Return what a file that is no part of a log has, nothing when it is gone by now."""
+    keys: set[bytes] = set()
+    records: list[FileRecord] = []
+    problem = None
     try:
-        status = files.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        return _barred(parts, f"it cannot be looked at ({error.strerror})")
-    stamp = status.size_bytes, status.mtime_ns, status.inode
-    return ForeignPath("/".join(parts), status.size_bytes, stamp, partial(files.open_read, path))
+        if shown is not None:
+            shown.planned(files.stat(path).size_bytes)
+        for batch in read_segment(files, path):
+            if shown is not None:
+                shown.progressed(batch.size_bytes)
+            # First: what says that a batch has markers alone is a bit of what the checksum is of.
+            if not batch.is_valid:
+                problem = "a batch has a wrong checksum"
+                break
+            if batch.is_control or _has_none(batch, wanted):
+                continue
+            for record in batch.records():
+                if record.key is not None and wanted.is_wanted(record.key):
+                    keys.add(record.key)
+                    if shown is not None:
+                        records.append(shown.take(path, batch, record))
+    except FileNotFoundError:
+        return ()
+    except (CorruptError, RefusedError) as error:
+        why = error.problem if isinstance(error, CorruptError) else "it is no plain file"
+        problem = f"it cannot be read to its end ({why})"
+    return (Remains(kind, name, frozenset(keys), problem, tuple(records)),)
 
 
-def _barred(parts: tuple[str, ...], why: str) -> ForeignPath:
-    def open_none() -> ReadHandle:
-        raise RefusedError(f"{why}. path={'/'.join(parts)}", code="K242")
+def _has_none(batch: Batch, wanted: WantedKeys) -> bool:
+    """Say whether the bytes of no wanted key are in a batch; False where that is not sought."""
+    if wanted.keys is None or len(wanted.keys) > KEYS_SOUGHT_MAX:
+        return False
+    if not isinstance(batch, RecordBatch) or batch.count <= 0:
+        return False
+    data = bytes(batch.plain())
+    return all(key not in data for key in wanted.keys)
 
-    return ForeignPath("/".join(parts), 0, (), open_none, why)
+
+def _is_zero(files: FileSystem, path: Path, start: int, end: int) -> bool:
+    """Say whether bytes ``[start, end)`` of a file are all zero, as a broker's preallocation is."""
+    with reading(files, path) as handle:
+        buffer = bytearray(PIECE_BYTES)
+        while start < end:
+            view = memoryview(buffer)[: min(PIECE_BYTES, end - start)]
+            got = handle.pread_into(view, start)
+            if not got:
+                return True
+            if any(view[:got]):
+                return False
+            start += got
+    return True

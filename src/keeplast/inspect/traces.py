@@ -16,7 +16,7 @@ took of the key below that end went with that round, or with one before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 
@@ -25,10 +25,14 @@ from keeplast.cleaner.segment_expiry import ExpiryRule, SegmentExpiry
 from keeplast.clock import time_text
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.fates import Fate, Outlook, RecordVerdict, Stay
+from keeplast.inspect.remains import Remains, RemainsKind
 from keeplast.model.text import duration_text
 from keeplast.read.transactions import TransactionOutcome
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.wording import limit_words, removal_wait_words, removal_words, wait_words
+
+TOMBSTONE_WORDS = "write a tombstone for the key, to this partition"
+"""What is to be done where a value wins."""
 
 
 class TraceKind(StrEnum):
@@ -109,12 +113,23 @@ def find_last_trace(
     return LastTrace(TraceKind.BOUNDED, by_ms, values_by_ms)
 
 
-def behind_undo(found: LastTrace, kept_ms: int) -> LastTrace:
-    """Return the bound where copies of the key are kept for undo that are gone by ``kept_ms``."""
+def behind_undo(
+    found: LastTrace, remains: Iterable[Remains], now_ms: int, turn_ms: int
+) -> LastTrace:
+    """Return the bound where those of ``remains`` that are kept for undo have records of the key.
+
+    They go ``turn_ms`` after their end, or from now on.
+    """
+    kept = [each for each in remains if each.kind is RemainsKind.KEPT and each.records]
+    if not kept:
+        return found
+    kept_ms = max(now_ms, *(each.until_ms or 0 for each in kept)) + turn_ms
     if found.kind is TraceKind.NOTHING_THERE:
         return LastTrace(TraceKind.KEPT_FOR_UNDO, kept_ms, kept_ms)
     return replace(
-        found, by_ms=_later(found.by_ms, kept_ms), values_by_ms=_later(found.values_by_ms, kept_ms)
+        found,
+        by_ms=later_of(found.by_ms, kept_ms),
+        values_by_ms=later_of(found.values_by_ms, kept_ms),
     )
 
 
@@ -129,7 +144,7 @@ def behind_files(found: LastTrace, by_ms: int | None, words: str) -> LastTrace:
     has_bound = by_ms is not None or found.kind is not TraceKind.BOUNDED
     return replace(
         found, kind=found.kind if has_bound else TraceKind.BESIDE_STAYS,
-        by_ms=_later(found.by_ms, by_ms), values_by_ms=_later(found.values_by_ms, by_ms),
+        by_ms=later_of(found.by_ms, by_ms), values_by_ms=later_of(found.values_by_ms, by_ms),
         also=words,
     )  # fmt: skip
 
@@ -141,19 +156,19 @@ def unless_unseen(found: LastTrace, *, is_partly_unseen: bool) -> LastTrace:
     return found
 
 
-def _later(one: int | None, other: int | None) -> int | None:
+def later_of(one: int | None, other: int | None) -> int | None:
     """Return the later of two bounds, None where one of them is not known."""
     return None if one is None or other is None else max(one, other)
 
 
 def find_attached_trace(
-    found: KeyExplanation, *, replaced: int, is_partly_unseen: bool
+    found: KeyExplanation, *, is_in_replaced: bool = False, is_partly_unseen: bool = False
 ) -> LastTrace:
     """Return what is known in a live cluster's remote tier.
 
-    ``replaced`` are records in segments that brokers serve no more. No time bounds it: when brokers
-    copy, which sets what a round may take, is not known. From when on the first round takes a
-    winning tombstone, its fate says.
+    ``is_in_replaced`` says that segments that brokers serve no more have the key. No time bounds
+    it: when brokers copy, which sets what a round may take, is not known. From when on the first
+    round takes a winning tombstone, its fate says.
     """
     outlooks = {each.fate.outlook for each in found.records}
     if Outlook.UNDECIDED in outlooks:
@@ -170,7 +185,7 @@ def find_attached_trace(
         return LastTrace(TraceKind.TOMBSTONE_GOES, removal=removal)
     if found.records:
         return LastTrace(TraceKind.NO_LOOP_BOUND)
-    if replaced:
+    if is_in_replaced:
         return LastTrace(TraceKind.IN_REPLACED)
     if is_partly_unseen:
         return LastTrace(TraceKind.UNSEEN)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
+from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
 from keeplast.clock import Clock, time_text
 from keeplast.cluster.group_offsets import BrokerGroups, GroupCluster
@@ -19,19 +19,24 @@ from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_o
 from keeplast.config.precedence import Settings
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.remains import SearchedKey
 from keeplast.inspect.traces import find_attached_trace
 from keeplast.model.hold import ReportedGroups
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import duration_text
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.attached_outlook import dated, removal_pace
-from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.service.explained import ExplainedPartition, KeyAnswer, found_parts
 from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.objects.filters import FilterKey
 from keeplast.tier.state.attached import AttachedName
+
+ON_BROKERS = (
+    "what brokers keep on their disks and in their caches of all this, and versions of objects"
+)
 
 
 class AskedCluster(MetadataReader, GroupCluster, Protocol):
@@ -77,7 +82,7 @@ class _AskedRemote:
         workspace: Workspace,
         planned: Callable[[int], None],
         progressed: Callable[[int], None],
-    ) -> AttachedExplanation:
+    ) -> SearchedKey:
         """Search what brokers serve, and what they hide."""
         return explain_attached(
             self.layout, self.remote, self.wish, self.clock, self.asked, workspace, progressed,
@@ -149,24 +154,20 @@ def answer_from_cluster(
         for remote, wish in found
     ]
     parts = []
-    for (partition, answer), (remote, _) in zip(
-        ask_each(logs, _AskedRemote.ask, memory_bytes, planned, progressed, runner),
-        found,
-        strict=True,
-    ):
-        if isinstance(answer, Exception):
-            if asked.offset is not None:
-                raise answer
-            faults.append((partition, answer))
-            continue
+    remotes = {remote.partition: remote for remote, _ in found}
+    answers = ask_each(logs, _AskedRemote.ask, memory_bytes, planned, progressed, runner)
+    for answer in found_parts(answers, asked, faults):
+        partition = answer.found.partition
         trace = find_attached_trace(
-            answer.found, replaced=len(answer.copies), is_partly_unseen=answer.is_partly_unseen
-        )
+            answer.found, is_in_replaced=any(each.records for each in answer.remains),
+            is_partly_unseen=bool(answer.unseen),
+        )  # fmt: skip
         parts.append(
             ExplainedPartition(
-                answer.found, trace, _erased_words(remote, grace_ms, has_log=log is not None),
-                [each for each in receipts if each.partition == remote.partition], answer.copies,
-                answer.unseen, left_out=(answer.left_out, answer.left_out_bytes),
+                answer.found, trace,
+                _erased_words(remotes[partition], grace_ms, has_log=log is not None),
+                [each for each in receipts if each.partition == partition], answer.remains,
+                (*answer.unseen, ON_BROKERS), answer.left_out,
             )
         )  # fmt: skip
     return KeyAnswer(asked.key, tuple(parts), tuple(faults), tuple(left_out))

@@ -13,9 +13,8 @@ from keeplast.config.layers import ALL_PARTITIONS, PartitionChoice
 from keeplast.config.selection import Selection
 from keeplast.config.sources import read_partition_numbers
 from keeplast.errors import CompactionError, StoppedError
-from keeplast.inspect.erasure_search import marked_of
-from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, rankings_of
-from keeplast.inspect.remains import BesideCopies, UndoCopies, find_beside_copies, find_undo_copies
+from keeplast.inspect.explain import AskedKey, explain_key, rankings_of
+from keeplast.inspect.remains import SearchedKey, find_kept, find_remains, marked_of
 from keeplast.log.data_directory import PartitionEntry
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.hold import GroupReader
@@ -23,7 +22,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure.erasing import OUT_OF_SERVICE_WORDS, out_of_service
 from keeplast.service.erasure.trace_bounds import TraceBounds
-from keeplast.service.explained import ExplainedPartition, KeyAnswer, OutOfService
+from keeplast.service.explained import ExplainedPartition, KeyAnswer, OutOfService, found_parts
 from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.service.status import read_round_receipts
 from keeplast.service.status_words import erased_sentence
@@ -37,17 +36,8 @@ NOT_HERE_WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _FoundInLog:
-    """What there is of a key in one partition directory, and in those ``marked`` of it."""
-
-    found: KeyExplanation
-    kept: UndoCopies
-    beside: BesideCopies
-
-
-@dataclass(frozen=True, slots=True)
 class _AskedDirectory:
-    """A partition directory with the question to it.
+    """A partition directory, and those ``marked`` of it, with the question to them.
 
     ``opened`` gives the files, ``groups`` read the groups that tombstones wait for, None where the
     directory's own files do.
@@ -70,23 +60,24 @@ class _AskedDirectory:
         workspace: Workspace,
         planned: Callable[[int], None],
         progressed: Callable[[int], None],
-    ) -> _FoundInLog:
+    ) -> SearchedKey:
         """Search the log, and then the files next to it."""
         log, files, asked = self.log, self.opened(), self.asked
         found = explain_key(
             log, CleanRequest((), rolls_idle=True), files, self.now_ms, asked, workspace,
             progressed, groups=self.groups,
         )  # fmt: skip
-        kept = find_undo_copies(
+        remains = find_kept(
             log.path, found.key, rankings_of(found.topic, asked.header), files, workspace,
             retention_ms=found.topic.undo_retention_ms, values_bytes_max=asked.values_bytes_max,
             planned=planned, progressed=progressed,
         )  # fmt: skip
-        beside = find_beside_copies(
+        remains += find_remains(
             log.path, self.marked, found.key, files, values_bytes_max=asked.values_bytes_max,
             planned=planned, progressed=progressed,
         )  # fmt: skip
-        return _FoundInLog(found, kept, beside)
+        unseen = tuple(each.fault for each in remains if each.problem)
+        return SearchedKey(found, remains, unseen)
 
 
 def answer_from_directory(
@@ -134,26 +125,19 @@ def answer_from_directory(
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
     roots = (root,) if recipe.is_on_disk(root) else ()
-    for partition, answer in ask_each(
-        logs, _AskedDirectory.ask, memory_bytes, planned, progressed, runner, roots
-    ):
-        if isinstance(answer, Exception):
-            if asked.offset is not None:
-                raise answer
-            faults.append((partition, answer))
-            continue
-        found, kept, beside = answer.found, answer.kept, answer.beside
+    answers = ask_each(logs, _AskedDirectory.ask, memory_bytes, planned, progressed, runner, roots)
+    for answer in found_parts(answers, asked, faults):
+        found, partition = answer.found, answer.found.partition
         erased = bounds.erased_by(partition)
-        unseen = (*kept.unseen, *beside.unseen, *_unlisted(selection))
+        unseen = (*answer.unseen, *_unlisted(selection))
         parts.append(
             ExplainedPartition(
                 found,
-                bounds.last_trace(found, kept.found, beside.names, is_partly_unseen=bool(unseen)),
+                bounds.last_trace(found, answer.remains, is_partly_unseen=bool(unseen)),
                 "not known" if erased is None else erased_sentence(erased, now_ms),
                 [receipt for receipt in receipts if receipt.partition == partition],
-                kept=kept.found,
-                unseen=unseen,
-                beside=beside.found,
+                answer.remains,
+                unseen,
             )
         )
     left_out = tuple(
@@ -168,7 +152,7 @@ def answer_from_directory(
         if key is None:
             break  # No record was found at the offset: no key to look for.
         try:
-            copies = find_beside_copies(
+            remains = find_remains(
                 None, entries, key, files, values_bytes_max=asked.values_bytes_max,
                 planned=planned, progressed=progressed,
             )  # fmt: skip
@@ -177,8 +161,8 @@ def answer_from_directory(
         except (CompactionError, OSError) as error:
             faults.append((partition, error))
             continue
-        if copies.found or copies.unseen:
-            left.append(OutOfService(partition, copies, OUT_OF_SERVICE_WORDS))
+        if remains:
+            left.append(OutOfService(partition, remains, OUT_OF_SERVICE_WORDS))
     return KeyAnswer(
         asked.key, tuple(parts), tuple(faults), left_out, bounds.look.warnings, tuple(left)
     )

@@ -6,7 +6,8 @@ they are; what shows them escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
@@ -14,11 +15,10 @@ from typing import Any
 from keeplast.cleaner.reasons import ActiveLimit
 from keeplast.clock import time_text
 from keeplast.errors import error_text
-from keeplast.format.record import Record
-from keeplast.inspect.explain import FoundRecord, KeyExplanation
-from keeplast.inspect.key_search import NEAR_KEYS, KeyRecord
+from keeplast.inspect.explain import AskedKey, FoundRecord, KeyExplanation
+from keeplast.inspect.key_search import NEAR_KEYS, FileRecord, KeyRecord
 from keeplast.inspect.log_rows import bytes_row
-from keeplast.inspect.remains import BesideCopies, BesideCopy, UndoCopy
+from keeplast.inspect.remains import SEGMENTS, Remains, RemainsKind, SearchedKey
 from keeplast.inspect.traces import (
     LastTrace,
     expiry_outlook_words,
@@ -38,13 +38,21 @@ from keeplast.model.text import (
     without_secrets,
 )
 from keeplast.read.transactions import TransactionOutcome
-from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.report import describe_error
 from keeplast.survey.wording import decision_words, removal_words
 
 RECEIPTS_SHOWN = 3
 OFFSETS_SHOWN = 5
+_MORE = {
+    RemainsKind.REPLACED: "in replaced segments",
+    RemainsKind.HIDDEN: "in replaced segments",
+    RemainsKind.LEFT: "in files next to the log",
+    RemainsKind.STRANGE: "in files next to the log",
+    RemainsKind.KEPT: "kept for undo",
+}
+"""How the records of remains are summed up, in this order."""
+_NO_LIST = "no list names it, so that it goes with the next look of run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +60,23 @@ class ExplainedPartition:
     """A partition, by when the last trace is gone, and what cleaned it before.
 
     ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
-    of the partition that are known; ``copies`` lie in replaced segments, ``kept`` in what rounds
-    have kept for undo, ``beside`` in files next to the log. ``unseen`` says what of the partition
-    was not searched, ``left_out`` how many segments, of how many bytes, filters say that the key is
-    not in.
+    of the partition that are known; ``remains`` are no part of its log. ``unseen`` says what of the
+    partition was not searched, ``left_out`` how many segments, of how many bytes, filters say that
+    the key is not in.
     """
 
     found: KeyExplanation
     trace: LastTrace
     erased_by: str
     receipts: Sequence[RoundReceipt] = ()
-    copies: Sequence[ReplacedCopy] = ()
+    remains: Sequence[Remains] = ()
     unseen: Sequence[str] = ()
-    kept: Sequence[UndoCopy] = ()
     left_out: tuple[int, int] = (0, 0)
-    beside: Sequence[BesideCopy] = ()
 
     @property
     def has_any(self) -> bool:
         """Say whether a record of the key was found anywhere."""
-        return bool(self.found.records or self.copies or self.kept or self.beside)
+        return bool(self.found.records) or any(each.records for each in self.remains)
 
     @property
     def name(self) -> str:
@@ -83,11 +88,11 @@ class ExplainedPartition:
 class OutOfService:
     """A partition that has no log here, only directories out of service.
 
-    ``copies`` are the records of the key in them, ``words`` say how those go.
+    ``remains`` are what is in them, ``words`` say how those go.
     """
 
     partition: TopicPartition
-    copies: BesideCopies
+    remains: Sequence[Remains]
     words: str
 
     @property
@@ -139,14 +144,30 @@ class KeyAnswer:
                     "topic": each.partition.topic,
                     "partition": each.partition.partition,
                     "why": each.words,
-                    "not_searched": list(each.copies.unseen),
-                    "replaced_copies": [
-                        _beside_document(copy, values=values) for copy in each.copies.found
-                    ],
+                    "not_searched": [one.fault for one in each.remains if one.problem],
+                    "replaced_copies": _replaced_rows(each.remains, values=values),
                 }
                 for each in self.out_of_service
             ],
         }
+
+
+def found_parts(
+    answers: Iterable[tuple[TopicPartition, SearchedKey | Exception]],
+    asked: AskedKey,
+    faults: list[tuple[TopicPartition, Exception]],
+) -> Iterator[SearchedKey]:
+    """Yield what was found; ``faults`` get the rest, which is raised if an offset was asked about.
+
+    An offset is asked about of one partition alone.
+    """
+    for partition, answer in answers:
+        if not isinstance(answer, Exception):
+            yield answer
+        elif asked.offset is not None:
+            raise answer
+        else:
+            faults.append((partition, answer))
 
 
 def summary_line(answer: KeyAnswer) -> str:
@@ -168,13 +189,10 @@ def summary_line(answer: KeyAnswer) -> str:
         return f"{name}: not known, {unread or 'no partition was searched'}"
     holding = sum(each.has_any for each in parts)
     count = sum(len(each.found.records) for each in parts)
-    copies = sum(len(each.copies) for each in parts)
-    kept = sum(len(each.kept) for each in parts)
-    beside = sum(len(each.beside) for each in parts)
-    beside += sum(len(each.copies.found) for each in answer.out_of_service)
-    more = f", {copies} more in replaced segments" if copies else ""
-    more += f", {beside} more in files next to the log" if beside else ""
-    more += f", {kept} more kept for undo" if kept else ""
+    places: Sequence[ExplainedPartition | OutOfService] = (*parts, *answer.out_of_service)
+    remains = [one for each in places for one in each.remains]
+    counts = Counter(_MORE[one.kind] for one in remains for _ in one.records)
+    more = "".join(f", {counts[e]} more {e}" for e in dict.fromkeys(_MORE.values()) if counts[e])
     missing = f"; {unread}" if unread else ""
     return (
         f"{name}: {count} record{'' if count == 1 else 's'} in {holding} of {len(parts)} "
@@ -189,7 +207,7 @@ def is_nowhere(answer: KeyAnswer) -> bool:
         and bool(answer.parts)
         and not answer.faults
         and not any(each.has_any for each in answer.parts)
-        and not any(each.copies.found for each in answer.out_of_service)
+        and not any(one.records for each in answer.out_of_service for one in each.remains)
     )
 
 
@@ -257,37 +275,35 @@ def answer_lines(each: ExplainedPartition, *, names_options: bool = True) -> lis
         trace_line(each),
         f"{each.name}: what is superseded now is erased by: {each.erased_by}",
     ]
-    lines += [
-        f"{each.name}: offset {copy.record.offset} also in replaced segment {copy.segment_id}, "
-        + (
-            "and nothing says when that is collected"
-            if copy.collected_ms is None
-            else f"collected from {time_text(copy.collected_ms)} on"
-        )
-        for copy in each.copies
-    ]
-    lines += _beside_lines(each.name, each.beside)
-    lines += _kept_lines(each)
+    lines += _remains_lines(each)
     lines += left_out_lines(each)
     lines += unseen_lines(each)
     return [printable(line) for line in (*lines, *receipt_lines(each))]
 
 
-def _kept_lines(each: ExplainedPartition) -> list[str]:
-    """Say which offsets rounds have kept for undo, and until when, a line each."""
-    rounds: dict[tuple[str, int | None], list[int]] = {}
-    for copy in each.kept:
-        rounds.setdefault((copy.round, copy.until_ms), []).append(copy.record.offset)
-    lines = []
-    for (name, until_ms), offsets in rounds.items():
-        when = "no list names it, so that it goes with the next look of run"
-        if until_ms is not None:
-            when = f"until {time_text(until_ms)}"
-        lines.append(
-            f"{each.name}: {_offsets_words(offsets)} also in what round {name} has kept for undo, "
-            f"{when}"
-        )
-    return lines
+def _remains_lines(part: ExplainedPartition | OutOfService) -> list[str]:
+    """Say which offsets lie where else, a line each, and one for each record of a segment."""
+    found: dict[tuple[str, int | None], list[int]] = {}
+    for each in sorted(part.remains, key=lambda each: each.kind is RemainsKind.KEPT):
+        for record in each.records:
+            apart = record.offset if each.kind in SEGMENTS else None
+            found.setdefault((_whereabouts(each), apart), []).append(record.offset)
+    return [
+        f"{part.name}: {_offsets_words(offsets)} also in {where}"
+        for (where, _), offsets in found.items()
+    ]
+
+
+def _whereabouts(each: Remains) -> str:
+    """Return which file or segment it is, and until when that stays."""
+    when = None if each.until_ms is None else time_text(each.until_ms)
+    if each.kind in SEGMENTS:
+        how = f"collected from {when} on" if when else "and nothing says when that is collected"
+        return f"replaced segment {each.name}, {how}"
+    if each.kind is RemainsKind.KEPT:
+        how = f"until {when}" if when else _NO_LIST
+        return f"what round {each.name} has kept for undo, {how}"
+    return f"{each.name}, which is no part of the log"
 
 
 def _offsets_words(offsets: Sequence[int]) -> str:
@@ -297,21 +313,10 @@ def _offsets_words(offsets: Sequence[int]) -> str:
     return f"offset{'s' * (len(offsets) > 1)} {shown}{more}"
 
 
-def _beside_lines(name: str, copies: Sequence[BesideCopy]) -> list[str]:
-    """Say which offsets are in which file next to the log, a line each."""
-    by_file: dict[str, list[int]] = {}
-    for copy in copies:
-        by_file.setdefault(copy.file, []).append(copy.record.offset)
-    return [
-        f"{name}: {_offsets_words(offsets)} also in {file}, which is no part of the log"
-        for file, offsets in by_file.items()
-    ]
-
-
 def out_of_service_lines(each: OutOfService) -> list[str]:
     """Say what is left of a partition that has no log here, and how it goes."""
-    lines = [f"{line} ({each.words})" for line in _beside_lines(each.name, each.copies.found)]
-    lines += [f"{each.name}: not searched: {words}" for words in each.copies.unseen]
+    lines = [f"{line} ({each.words})" for line in _remains_lines(each)]
+    lines += [f"{each.name}: not searched: {one.fault}" for one in each.remains if one.problem]
     return [printable(line) for line in lines]
 
 
@@ -402,25 +407,12 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
         "not_searched": list(each.unseen),
         "left_out_by_filters": {"segments": each.left_out[0], "bytes": each.left_out[1]},
         "records": [_record_document(found, e, values=values) for e in found.records],
-        "replaced_copies": [
-            *(
-                {
-                    **_header_document(copy.record, values=values),
-                    "file": None,
-                    "segment_id": copy.segment_id,
-                    "collected_from_ms": copy.collected_ms,
-                }
-                for copy in each.copies
-            ),
-            *(_beside_document(copy, values=values) for copy in each.beside),
-        ],
+        "replaced_copies": _replaced_rows(each.remains, values=values),
         "kept_for_undo": [
-            {
-                **_header_document(copy.record, values=values),
-                "round": copy.round,
-                "until_ms": copy.until_ms,
-            }
-            for copy in each.kept
+            {**_file_record_row(e, values=values), "round": one.name, "until_ms": one.until_ms}
+            for one in each.remains
+            if one.kind is RemainsKind.KEPT
+            for e in one.records
         ],
         "rounds": [
             {
@@ -451,45 +443,40 @@ def _taken_by(each: ExplainedPartition) -> dict[str, Any] | None:
     }
 
 
-def _header_document(record: KeyRecord, *, values: bool) -> dict[str, Any]:
-    return {
-        **_value_document(record.record, record.segment, record.position, values=values),
-        "outcome": record.outcome.name.lower(),
-        "delete_horizon_ms": record.horizon_ms,
-    }
+def _replaced_rows(remains: Sequence[Remains], *, values: bool) -> list[dict[str, Any]]:
+    """Return the rows of records that are no part of the log, but for those kept for undo."""
+    return [
+        {
+            **_file_record_row(record, values=values),
+            "file": None if each.kind in SEGMENTS else each.name,
+            "segment_id": each.name if each.kind in SEGMENTS else None,
+            "collected_from_ms": each.until_ms,
+        }
+        for each in remains
+        if each.kind is not RemainsKind.KEPT
+        for record in each.records
+    ]
 
 
-def _beside_document(copy: BesideCopy, *, values: bool) -> dict[str, Any]:
-    """Return the document of a record next to the log: no segment has it, and no clock takes it."""
-    return {
-        **_value_document(copy.record, None, copy.position, values=values),
-        # A file alone does not show how a transaction ended.
-        "outcome": None if copy.in_transaction else TransactionOutcome.COMMITTED.name.lower(),
-        "delete_horizon_ms": copy.horizon_ms,
-        "file": copy.file,
-        "segment_id": None,
-        "collected_from_ms": None,
-    }
-
-
-def _value_document(
-    record: Record, segment: int | None, position: int, *, values: bool
-) -> dict[str, Any]:
+def _file_record_row(each: FileRecord, *, values: bool) -> dict[str, Any]:
+    record = each.record
     return {
         "offset": record.offset,
-        "segment": segment,
-        "position": position,
+        "segment": each.segment,
+        "position": each.position,
         "timestamp": record.timestamp,
         "is_tombstone": record.value is None,
         "value_bytes": None if record.value is None else len(record.value),
         **({"value": bytes_row(record.value)} if values else {}),
+        "outcome": None if each.outcome is None else each.outcome.name.lower(),
+        "delete_horizon_ms": each.horizon_ms,
     }
 
 
 def _record_document(found: KeyExplanation, each: FoundRecord, *, values: bool) -> dict[str, Any]:
     fate = each.fate
     return {
-        **_header_document(each.record, values=values),
+        **_file_record_row(each.record, values=values),
         "fate": fate.outlook,
         "why": reason_words(fate),
         "superseded_by": fate.by_offset,

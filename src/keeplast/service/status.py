@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from keeplast.cleaner.cleanable_range import CleanableRange, find_hold
 from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
-from keeplast.cleaner.reasons import Decision, DueReason, HoldLimit, NothingBelow
+from keeplast.cleaner.reasons import Decision, DueReason, HoldLimit, Limit, NothingBelow
 from keeplast.clock import SystemClock
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.precedence import Settings
@@ -169,14 +169,18 @@ class PartitionStatus:
         )
 
     @property
+    def limit(self) -> Limit | None:
+        """Return what keeps rounds from all that is dirty, as its decision says; None without."""
+        return self.decision.limit if isinstance(self.decision, NothingBelow) else None
+
+    @property
     def hold(self) -> HoldLimit | None:
         """Return the lowest hold of one that is overdue and has no round, None without one."""
         found = self.log or self.stored or (self.attached.attached if self.attached else None)
-        limit = self.decision.limit if isinstance(self.decision, NothingBelow) else None
         is_kept = (
             self.is_overdue
             and self.state in (State.HELD_BACK, State.NOT_DUE)
-            and isinstance(limit, HoldLimit | None)
+            and isinstance(self.limit, HoldLimit | None)
         )
         return find_hold(found.holds) if is_kept and found else None
 

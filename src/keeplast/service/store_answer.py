@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.traces import behind_undo, find_last_trace
+from keeplast.inspect.remains import SearchedKey
 from keeplast.model.hold import GroupReader, ReportedGroups
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.service.explained import ExplainedPartition, KeyAnswer, found_parts
 from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.service.status_words import erased_sentence
-from keeplast.service.store_choice import tier_pace
-from keeplast.store.explain import StoredKey, explain_stored
+from keeplast.service.store_choice import StoreDates, tier_pace
+from keeplast.store.explain import explain_stored
 from keeplast.store.look import RemoteLook, StoredReaders
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.receipt_book import RoundReceipt
@@ -49,7 +49,7 @@ class _AskedStored:
         workspace: Workspace,
         planned: Callable[[int], None],
         progressed: Callable[[int], None],
-    ) -> StoredKey:
+    ) -> SearchedKey:
         """Search live segments and replaced ones."""
         return explain_stored(
             self.look, self.objects, self.asked, self.now_ms, workspace,
@@ -103,31 +103,16 @@ def answer_from_store(
     ]
     parts = []
     faults: list[tuple[TopicPartition, Exception]] = []
-    for (partition, stored), look in zip(
-        ask_each(logs, _AskedStored.ask, memory_bytes, planned, progressed, runner),
-        looks,
-        strict=True,
-    ):
-        if isinstance(stored, Exception):
-            if asked.offset is not None:
-                raise stored
-            faults.append((partition, stored))
-            continue
-        found = stored.found
-        erased = opened.erased_by(partition, pace)
-        trace = find_last_trace(
-            found, erased_by_ms=erased.by_ms,
-            turn_ms=2 * pace.pass_ms + pace.left_ms(look.topic.undo_retention_ms),
-            has_expired_rounds=cleaner.has_expired_rounds,
-        )  # fmt: skip
-        if stored.kept:
-            last_ms = max(each.until_ms or 0 for each in stored.kept)
-            trace = behind_undo(trace, max(last_ms, now_ms) + pace.pass_ms)
+    dates = StoreDates(opened, pace, has_expired_rounds=cleaner.has_expired_rounds)
+    answers = ask_each(logs, _AskedStored.ask, memory_bytes, planned, progressed, runner)
+    for answer in found_parts(answers, asked, faults):
+        found, partition = answer.found, answer.found.partition
         parts.append(
             ExplainedPartition(
-                found, trace, erased_sentence(erased, now_ms, in_store=True),
-                [each for each in receipts if each.partition == partition], stored.copies,
-                kept=stored.kept, left_out=(stored.left_out, stored.left_out_bytes),
+                found, dates.last_trace(found, answer.remains),
+                erased_sentence(dates.erased_by(partition), now_ms, in_store=True),
+                [each for each in receipts if each.partition == partition], answer.remains,
+                answer.unseen, answer.left_out,
             )
         )  # fmt: skip
     return KeyAnswer(asked.key, tuple(parts), faults=tuple(faults))

@@ -1,4 +1,4 @@
-"""What a call about a store knows first: its partitions, its pace, its loop's settings.
+"""What a call about a store knows first: its partitions, its pace, its dates, its loop's settings.
 
 The pace of rounds in a store is apart from that of a local daemon, because it needs what the tier
 needs.
@@ -12,6 +12,10 @@ from pathlib import Path
 
 from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError
+from keeplast.inspect.explain import KeyExplanation
+from keeplast.inspect.remains import Remains
+from keeplast.inspect.status import ErasedBy
+from keeplast.inspect.traces import TOMBSTONE_WORDS, LastTrace, behind_undo, find_last_trace
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, Shape
 from keeplast.rewrite.task import Runner
@@ -23,6 +27,7 @@ from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFA
 SHOWN_MAX = 10
 ROUNDS_MAX = 32
 """How many partitions of a store are worked on at once, however many cores a cluster has."""
+REPLACED_WORDS = "in replaced segments, until those are collected"
 
 
 def choose_partitions(opened: TieredStore, choice: PartitionChoice) -> list[TopicPartition]:
@@ -104,3 +109,42 @@ class StoreSettings:
     garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT
     receipt: Path | None = None
     unanswered: Callable[[], Sequence[str]] = tuple
+
+
+class StoreDates:
+    """By when traces are gone from a store that ``keeplast run`` goes on with."""
+
+    undecided_words = TOMBSTONE_WORDS
+
+    def __init__(self, opened: TieredStore, pace: TierPace, *, has_expired_rounds: bool) -> None:
+        self._opened = opened
+        self._pace = pace
+        self._known: dict[TopicPartition, ErasedBy] = {}
+        self._has_expired_rounds = has_expired_rounds
+
+    def erased_by(self, partition: TopicPartition) -> ErasedBy:
+        """Return by when all that is overwritten now is gone."""
+        if partition not in self._known:
+            # It reads what segments say of their tombstones: once for all keys.
+            self._known[partition] = self._opened.erased_by(partition, self._pace)
+        return self._known[partition]
+
+    def erased_words(self, partition: TopicPartition) -> str:
+        """Return what that rests on, or why it is not known."""
+        return self.erased_by(partition).why
+
+    def last_trace(self, found: KeyExplanation, remains: Sequence[Remains] = ()) -> LastTrace:
+        """Return by when the last record of the key is gone, replaced segments included."""
+        pace = self._pace
+        trace = find_last_trace(
+            found, erased_by_ms=self.erased_by(found.partition).by_ms,
+            turn_ms=2 * pace.pass_ms + pace.left_ms(found.topic.undo_retention_ms),
+            has_expired_rounds=self._has_expired_rounds,
+        )  # fmt: skip
+        return behind_undo(trace, remains, found.now_ms, pace.pass_ms)
+
+    def remains_trace(
+        self, partition: TopicPartition, remains: Sequence[Remains]
+    ) -> tuple[None, int | None, str]:
+        """Return by when replaced segments are gone, None when not known, and how they go."""
+        return None, self.erased_by(partition).by_ms, REPLACED_WORDS

@@ -14,7 +14,7 @@ the cluster, names. Anything else is no filter, and the segment is read. What is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +26,13 @@ from keeplast.errors import CorruptError
 from keeplast.format.filename import LOG
 from keeplast.inspect.explain import (
     AskedKey,
-    KeyExplanation,
     explain_looked,
     key_of,
     look_for_keys,
     rankings_of,
 )
-from keeplast.inspect.key_search import KeyRecord, Progressed, SearchedSegment, find_key_records
-from keeplast.inspect.remains import UndoCopy
+from keeplast.inspect.key_search import Progressed, SearchedSegment, find_key_records
+from keeplast.inspect.remains import Remains, RemainsKind, SearchedKey
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import list_partition
 from keeplast.model.hold import GroupReader
@@ -59,14 +58,16 @@ def without_absent(
     directory: Path,
     files: FileSystem,
     key: bytes,
-    filter_key: FilterKey,
+    filter_key: FilterKey | None,
     progressed: Callable[[int], None],
 ) -> list[SearchedSegment]:
     """Return ``segments`` with what their filters, next to them in ``directory``, say of ``key``.
 
-    ``named`` has by base offset which bytes they are. ``progressed`` hears of the bytes of filters
-    that were read. OSError when the store fails.
+    ``named`` has by base offset which bytes they are; ``filter_key`` None asks none. ``progressed``
+    hears of the bytes of filters that were read. OSError when the store fails.
     """
+    if filter_key is None:
+        return list(segments)
     found = []
     for each in segments:
         of = named.get(each.files.base_offset)
@@ -114,31 +115,10 @@ def _asked(
     return replace(searched, lacks_key=is_absent, is_quiet=has_no_events(head.contents))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacedCopy:
-    """A record in a replaced segment, which may be collected from ``collected_ms`` on.
-
-    None: nothing says when.
-    """
-
-    record: KeyRecord
-    segment_id: str
-    collected_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredKey:
-    """What was found of a key: its records in live segments, and in replaced ones.
-
-    ``kept`` are those in segments that rounds have kept for undo, which are no ``copies``.
-    Of ``left_out`` segments, ``left_out_bytes`` in all, filters say that the key is in none.
-    """
-
-    found: KeyExplanation
-    copies: tuple[ReplacedCopy, ...]
-    left_out: int
-    left_out_bytes: int
-    kept: tuple[UndoCopy, ...] = ()
+def left_out_of(segments: Sequence[SearchedSegment]) -> tuple[int, int]:
+    """Return how many segments filters leave out of a search, and their bytes."""
+    sizes = [each.valid_bytes for each in segments if each.lacks_key]
+    return len(sizes), sum(sizes)
 
 
 def explain_stored(
@@ -152,7 +132,7 @@ def explain_stored(
     planned: Progressed,
     progressed: Progressed,
     brokers: GroupReader | None = None,
-) -> StoredKey:
+) -> SearchedKey:
     """Explain a key in the live segments, and find it in those that were replaced.
 
     Segments whose filters say that the key is not in them are not read; ``filter_key`` None asks
@@ -174,8 +154,6 @@ def explain_stored(
     def narrowed(
         searched: Sequence[SearchedSegment], remote: Sequence[RemoteSegment], files: RoundFiles
     ) -> Sequence[SearchedSegment]:
-        if filter_key is None:
-            return searched
         named = {
             each.base_offset: SegmentBytes(each.segment_id, each.size_bytes, each.files[LOG].crc32c)
             for each in remote
@@ -202,8 +180,7 @@ def explain_stored(
     every = [*looked.segments, *(each for _, _, its in replaced for each in its)]
     planned(sum(each.valid_bytes for each in every if not each.lacks_key))
     found = explain_looked(looked, replace(asked, key=key, offset=None), workspace, progressed)
-    copies: list[ReplacedCopy] = []
-    kept: list[UndoCopy] = []
+    remains: list[Remains] = []
     for orphan, files, its in replaced:
         try:
             records = find_key_records(
@@ -212,18 +189,11 @@ def explain_stored(
             )  # fmt: skip
         except FileNotFoundError:
             continue
-        segment_id, from_ms, kept_by = (
-            orphan.segment.segment_id, orphan.not_before_ms, orphan.kept_by,
-        )  # fmt: skip
-        if kept_by is not None:
-            kept += [UndoCopy(each, kept_by, from_ms) for each in records]
-        else:
-            copies += [ReplacedCopy(each, segment_id, from_ms) for each in records]
-    left_out = [each for each in every if each.lacks_key]
-    return StoredKey(
-        found, tuple(copies), len(left_out), sum(each.valid_bytes for each in left_out),
-        tuple(kept),
-    )  # fmt: skip
+        kind, name = RemainsKind.KEPT, orphan.kept_by
+        if name is None:
+            kind, name = RemainsKind.REPLACED, orphan.segment.segment_id
+        remains.append(Remains(kind, name, records=records, until_ms=orphan.not_before_ms))
+    return SearchedKey(found, tuple(remains), left_out=left_out_of(every))
 
 
 Narrowed = Callable[

@@ -176,7 +176,7 @@ def test_a_trace_next_to_a_log_counts(data: Path) -> None:
     keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"], now=True)
     (data / "t-1" / "keeplast-copy.log").write_bytes(batch(0, ANNA, b"1"))
     found = keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"])
-    assert [("keeplast-copy.log",)] == [each.beside for each in found.answer.there[0].places]
+    assert [("keeplast-copy.log",)] == [each.remains for each in found.answer.there[0].places]
 
 
 def test_a_partition_of_another_owner_is_among_the_failed_ones(data: Path, tmp_path: Path) -> None:

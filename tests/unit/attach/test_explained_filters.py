@@ -8,17 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
+from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.held.outputs import filter_name
 from keeplast.attach.rounds.round import RoundWish, clean_to
 from keeplast.cleaner.plan import SegmentContents
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.remains import SearchedKey
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes, encode_filter
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.keyed_history import parts_of
 from tests.unit.attach.test_attached_filters import Filtered, harm, write_log
 
 NOTHING = SegmentContents(0, 0, 0, None, 0, 0, (), False)
@@ -44,7 +46,7 @@ class Asked:
 
     def explain(
         self, key: bytes | None, filter_key: FilterKey | None, offset: int | None = None
-    ) -> AttachedExplanation:
+    ) -> SearchedKey:
         world = self._made.world
         cache, log = world.cluster.cache(), world.world.log()
         held = log.find(AttachedName(CLUSTER_ID, PARTITION))
@@ -73,15 +75,6 @@ def own_key(made: Filtered) -> FilterKey:
     return found
 
 
-def parts_of(answer: AttachedExplanation) -> object:
-    """Return all that matters of an answer: records, fates, copies."""
-    records = [
-        (e.record.record, e.record.segment, e.record.outcome, e.fate) for e in answer.found.records
-    ]
-    copies = [(e.record.record, e.record.outcome, e.segment_id) for e in answer.copies]
-    return records, copies, answer.found.winners, answer.unseen, answer.is_partly_unseen
-
-
 def test_no_key_is_hidden_and_segments_without_it_are_not_read(made: Filtered) -> None:
     key, left_out = own_key(made), 0
     keys = sorted({each.key for each in made.records() if each.key is not None})
@@ -90,9 +83,9 @@ def test_no_key_is_hidden_and_segments_without_it_are_not_read(made: Filtered) -
         found, plain = with_filters.explain(each, key), without.explain(each, None)
         assert found.found.records
         assert parts_of(plain) == parts_of(found)
-        assert 0 == plain.left_out
-        assert without.planned - found.left_out_bytes == with_filters.planned
-        left_out += found.left_out
+        assert (0, 0) == plain.left_out
+        assert without.planned - found.left_out[1] == with_filters.planned
+        left_out += found.left_out[0]
     assert left_out > 0
 
 
@@ -102,7 +95,7 @@ def test_filtered_segments_are_not_read_for_a_key_that_was_never_written(made: F
     for each in names:
         found, plain = with_filters.explain(each, own_key(made)), without.explain(each, None)
         assert parts_of(plain) == parts_of(found)
-        left_out += found.left_out
+        left_out += found.left_out[0]
     # Now and then one takes a key for one of its own.
     assert len(names) * len(made.filters()) // 2 < left_out
     assert with_filters.read < without.read
@@ -118,7 +111,7 @@ def test_an_offset_asks_for_the_key_that_it_has(made: Filtered) -> None:
 def test_a_filter_that_is_damaged_of_another_segment_or_gone_means_reading(made: Filtered) -> None:
     root = made.world.tier.root / ".keeplast"
     harm(sorted(root / name for name in made.filters()))
-    assert 0 == Asked(made).explain(b"nobody", own_key(made)).left_out
+    assert (0, 0) == Asked(made).explain(b"nobody", own_key(made)).left_out
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
+from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit, TransactionLimit
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.message_set import read_batches
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.fates import Outlook, Stay
+from keeplast.inspect.remains import SearchedKey
 from keeplast.inspect.traces import TraceKind, find_attached_trace
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
@@ -49,7 +50,7 @@ def world(tmp_path: Path, history: Path) -> Iterator[VerifiedWorld]:
 def explained(
     world: VerifiedWorld, key: bytes | None = None, topic: TopicConfig = MERGING, *,
     offset: int | None = None, workspace: Workspace | None = None,
-) -> AttachedExplanation:  # fmt: skip
+) -> SearchedKey:  # fmt: skip
     cache, log = world.cluster.cache(), world.world.log()
     held = log.find(AttachedName(CLUSTER_ID, PARTITION))
     remote = RemoteLog(
@@ -64,12 +65,16 @@ def explained(
     )  # fmt: skip
 
 
-def offsets(answer: AttachedExplanation, *outlooks: Outlook) -> list[int]:
+def offsets(answer: SearchedKey, *outlooks: Outlook) -> list[int]:
     return [
         each.record.offset
         for each in answer.found.records
         if not outlooks or each.fate.outlook in outlooks
     ]
+
+
+def copies(answer: SearchedKey) -> list[int]:
+    return [record.offset for each in answer.remains for record in each.records]
 
 
 def served(world: VerifiedWorld) -> dict[bytes | None, list[int]]:
@@ -99,7 +104,7 @@ def test_records_that_are_to_go_go_with_the_next_round_and_no_others(
     before = served(world)
     answer = {key: explained(world, key, topic, workspace=workspace) for key in KEYS}
     assert before == {key: offsets(each) for key, each in answer.items()}
-    assert not any(each.copies for each in answer.values())
+    assert not any(copies(each) for each in answer.values())
     assert not world.clean(topic, margin=MARGIN).skipped
     after = served(world)
     goes = {key: offsets(each, Outlook.GOES_NEXT) for key, each in answer.items()}
@@ -112,11 +117,11 @@ def test_records_that_are_to_go_go_with_the_next_round_and_no_others(
         again = explained(world, key, topic, workspace=workspace)
         assert after.get(key, []) == offsets(again)
         assert not offsets(again, Outlook.GOES_NEXT)
-        assert waiting.get(key, []) == [each.record.offset for each in again.copies]
-        times = {each.collected_ms for each in again.copies}
+        assert waiting.get(key, []) == copies(again)
+        times = {each.until_ms for each in again.remains if each.records}
         assert all(at is not None and at <= published + GRACE_MS for at in times)
     world.collect()
-    assert not any(explained(world, key, topic, workspace=workspace).copies for key in KEYS)
+    assert not any(copies(explained(world, key, topic, workspace=workspace)) for key in KEYS)
 
 
 def test_a_tombstone_that_wins_stays_and_that_is_said(world: VerifiedWorld) -> None:
@@ -130,7 +135,7 @@ def test_a_tombstone_that_wins_stays_and_that_is_said(world: VerifiedWorld) -> N
         assert not winner.fate.has_horizon
         kinds[winner.record.is_tombstone].add(
             find_attached_trace(
-                answer.found, replaced=len(answer.copies), is_partly_unseen=True
+                answer.found, is_in_replaced=bool(copies(answer)), is_partly_unseen=True
             ).kind
         )
     assert {True: {TraceKind.TOMBSTONE_STAYS}, False: {TraceKind.VALUE_WINS}} == kinds
@@ -158,15 +163,12 @@ def test_a_key_that_was_never_written_is_in_no_searched_object(world: VerifiedWo
     assert not answer.found.records
     end = world.tier.served()[-1].end_offset + 1
     assert any(f"offsets {end} to {world.cluster.log.end - 1}" in each for each in answer.unseen)
-    unseen = find_attached_trace(answer.found, replaced=0, is_partly_unseen=answer.is_partly_unseen)
+    unseen = find_attached_trace(answer.found, is_partly_unseen=bool(answer.unseen))
     assert (TraceKind.UNSEEN, None) == (unseen.kind, unseen.by_ms)
     world.cluster.log = replace(world.cluster.log, end=end)
     answer = explained(world, b"nobody")
-    assert not answer.is_partly_unseen
-    assert (
-        TraceKind.IN_REPLACED
-        is find_attached_trace(answer.found, replaced=1, is_partly_unseen=False).kind
-    )
+    assert not answer.unseen
+    assert TraceKind.IN_REPLACED is find_attached_trace(answer.found, is_in_replaced=True).kind
 
 
 def test_an_offset_asks_about_its_record(world: VerifiedWorld) -> None:
@@ -199,9 +201,8 @@ def test_records_below_the_log_start_are_found(world: VerifiedWorld) -> None:
     world.cluster.log = replace(world.cluster.log, start=second.start_offset)
     for key in KEYS[:8]:
         answer = explained(world, key)
-        below = [each.record.offset for each in answer.copies]
-        assert [n for n in lost[key] if n < second.start_offset] == below
-        assert {None} >= {each.collected_ms for each in answer.copies}
+        assert [n for n in lost[key] if n < second.start_offset] == copies(answer)
+        assert {None} >= {each.until_ms for each in answer.remains}
 
 
 def test_each_record_is_shown_once_where_a_new_leader_uploaded_over_the_end(
@@ -216,7 +217,7 @@ def test_each_record_is_shown_once_where_a_new_leader_uploaded_over_the_end(
     for key in KEYS[:10]:
         answer = explained(world, key)
         assert expected[key] == offsets(answer)
-        assert set(shadowed[key]) == {each.record.offset for each in answer.copies}
+        assert set(shadowed[key]) == set(copies(answer))
 
 
 def test_a_missing_served_object_is_reported_with_the_partition(world: VerifiedWorld) -> None:
@@ -229,16 +230,14 @@ def test_a_replaced_object_that_is_gone_meanwhile_is_left_out(world: VerifiedWor
     world.clean(MERGING, margin=MARGIN)
     for each in world.replaced():
         world.file_of(each).unlink()
-    assert not explained(world, KEYS[0]).copies
+    assert not copies(explained(world, KEYS[0]))
 
 
 def test_a_damaged_replaced_object_is_reported_as_not_searched(world: VerifiedWorld) -> None:
     world.clean(MERGING, margin=MARGIN)
-    path = world.file_of(world.replaced()[0])
-    flip(path, 70)
-    answer = explained(world, KEYS[0])
-    assert answer.is_partly_unseen
-    assert any("which brokers read no more" in each for each in answer.unseen)
+    flip(world.file_of(world.replaced()[0]), 70)
+    unseen = explained(world, KEYS[0]).unseen
+    assert any("which brokers read no more" in each for each in unseen)
 
 
 def test_a_partition_of_which_nothing_is_read_is_refused(world: VerifiedWorld) -> None:

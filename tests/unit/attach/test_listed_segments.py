@@ -26,7 +26,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from keeplast.inspect.erasure_search import BesideLog, WantedKeys
+from keeplast.inspect.remains import Remains, WantedKeys
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from tests.support.attached_tier import PARTITION, AttachedTier
 from tests.support.attached_world import moved
@@ -80,7 +80,7 @@ class WrittenTier:
                 known.apply(moved(each, each.state))
         return TierLook(known, self.own_ids)
 
-    def search(self, keys: frozenset[bytes] = frozenset((b"k1",))) -> list[BesideLog]:
+    def search(self, keys: frozenset[bytes] = frozenset((b"k1",))) -> list[Remains]:
         """List the objects behind a search of what is served."""
         layout, listings = self.tier.layout, self.listings
 
@@ -95,13 +95,13 @@ class WrittenTier:
 
         served = {(each.id.segment_id, each.start_offset) for each in self.tier.served()}
         end = self.tier.served()[-1].end_offset + 1
-        found, _ = search_listed(
+        listed = search_listed(
             cast(RemoteLayout, Listed()), PARTITION,
             AttachedTraces(None, searched=frozenset(served), end=end), self.look, self.clock,
             WantedKeys(lambda _: False, keys), lambda: Workspace(MEMORY_BYTES_MIN),
             lambda _: None,
         )  # fmt: skip
-        return found
+        return [each for each in listed if each.keys or each.problem]
 
 
 @pytest.fixture

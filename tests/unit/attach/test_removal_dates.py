@@ -257,7 +257,7 @@ def tombstones(world: VerifiedWorld, margin: int) -> dict[int, TombstoneRemoval]
             assert Outlook.GOES_LATER is each.fate.outlook
             assert removal.from_ms == each.fate.from_ms
             assert removal_words(removal) in fate_words(found, each)
-            trace = find_attached_trace(found, replaced=0, is_partly_unseen=True)
+            trace = find_attached_trace(found, is_partly_unseen=True)
             assert TraceKind.TOMBSTONE_GOES is trace.kind
             assert removal_words(removal) in trace_words(found, trace)
             said[each.record.offset] = removal

@@ -13,15 +13,15 @@ from keeplast.errors import UnavailableError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
-from keeplast.inspect.erasure_search import (
+from keeplast.inspect.erasure_search import PartitionSearch, search_partition
+from keeplast.inspect.explain import rankings_of
+from keeplast.inspect.remains import (
     KEYS_SOUGHT_MAX,
-    BesideLog,
-    PartitionSearch,
+    Remains,
+    RemainsKind,
     WantedKeys,
     search_file,
-    search_partition,
 )
-from keeplast.inspect.explain import rankings_of
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
@@ -42,6 +42,11 @@ def search(log: Path, progressed: Callable[[int], None]) -> PartitionSearch:
         TopicPartition("t", 0), log, WantedKeys({KEY}.__contains__, frozenset({KEY})),
         rankings_of(TopicConfig(), None), LocalFiles(), Workspace(MEMORY_BYTES_MIN), progressed,
     )  # fmt: skip
+
+
+def searched(path: Path, keys: frozenset[bytes]) -> tuple[Remains, ...]:
+    wanted = WantedKeys(keys.__contains__, keys)
+    return search_file(path, RemainsKind.LEFT, path.name, wanted, LocalFiles())
 
 
 def replace_first(log: Path, key: bytes) -> None:
@@ -84,8 +89,7 @@ def test_a_key_next_to_the_log_is_found_in_each_kind_of_batch(
 
     def found(key: bytes) -> frozenset[bytes]:
         keys = frozenset((key, *more))
-        each = search_file(path, WantedKeys(keys.__contains__, keys), LocalFiles())
-        assert each is not None
+        (each,) = searched(path, keys)
         assert each.problem is None
         return each.keys
 
@@ -96,8 +100,7 @@ def test_a_key_next_to_the_log_is_found_in_messages_of_old_formats(tmp_path: Pat
     path = tmp_path / "0.log"
     path.write_bytes(encode_message(magic=1, offset=0, timestamp=1, key=b"anna", value=b"1"))
     keys = frozenset((b"anna",))
-    each = search_file(path, WantedKeys(keys.__contains__, keys), LocalFiles())
-    assert BesideLog("0.log", keys) == each
+    assert (Remains(RemainsKind.LEFT, "0.log", keys),) == searched(path, keys)
 
 
 def test_a_log_that_changes_all_the_time_has_no_answer(log: Path) -> None:

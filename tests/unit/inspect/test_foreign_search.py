@@ -17,9 +17,8 @@ from keeplast.errors import StoppedError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
-from keeplast.inspect import remains
-from keeplast.inspect.erasure_search import LOOKS_MAX, PIECE_BYTES, WantedKeys
-from keeplast.inspect.remains import (
+from keeplast.inspect import erasure_search
+from keeplast.inspect.erasure_search import (
     CHANGING,
     DAMAGED,
     EMPTY_KEY,
@@ -33,6 +32,7 @@ from keeplast.inspect.remains import (
     search_foreign,
     walk,
 )
+from keeplast.inspect.remains import LOOKS_MAX, PIECE_BYTES, WantedKeys
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.tier.objects.handles import BytesReadHandle
 from tests.support.small_log import batch
@@ -65,7 +65,7 @@ def test_the_bytes_of_keys_are_found_wherever_windows_end(
 ) -> None:
     data = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remains, "PIECE_BYTES", window)
+        patch.setattr(erasure_search, "PIECE_BYTES", window)
         found = KeyBytes(keys).find(BytesReadHandle(data), lambda _: None)
     assert {key for key in keys if key and key in data} == found
 
@@ -202,7 +202,7 @@ def test_deep_folders_are_entered(tmp_path: Path) -> None:
 def test_more_paths_than_are_reported_may_have_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remains, "PATHS_MAX", 3)
+    monkeypatch.setattr(erasure_search, "PATHS_MAX", 3)
     for number in range(4):
         (tmp_path / str(number)).write_bytes(b"")
     (each,) = found_files(tmp_path, wanted(KEY)).values()

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from keeplast.format.filename import LOG
 from keeplast.format.record import ControlType
 from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.remains import SearchedKey
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.transactions import TransactionOutcome
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
-from keeplast.store.explain import StoredKey, explain_stored
+from keeplast.store.explain import explain_stored
 from keeplast.store.look import FirstTimestamps, look_at_remote
 from keeplast.tier.objects.filters import FilterKey
 from keeplast.tier.objects.object_store import ObjectStore
@@ -26,6 +27,7 @@ from tests.support.keyed_history import (
     TOPIC,
     KeyedHistory,
     overwrite,
+    parts_of,
 )
 from tests.support.log_builder import text
 from tests.support.partition_maker import (
@@ -48,7 +50,7 @@ def explain(
     objects: ObjectStore | None = None,
     asks: bool = True,
     offset: int | None = None,
-) -> StoredKey:
+) -> SearchedKey:
     objects = tiered.objects if objects is None else objects
     now_ms = tiered.clock.now_ms()
     look = look_at_remote(
@@ -59,15 +61,6 @@ def explain(
         filter_key=FilterKey.of_fact(FILTER_KEY) if asks else None,
         planned=lambda count: None, progressed=lambda count: None,
     )  # fmt: skip
-
-
-def parts_of(answer: StoredKey) -> object:
-    """Return all that matters of an answer, as text: records, fates, copies."""
-    records = [
-        (e.record.record, e.record.segment, e.record.outcome, e.fate) for e in answer.found.records
-    ]
-    copies = [(e.record.record, e.record.outcome, e.segment_id) for e in answer.copies]
-    return records, copies, answer.found.winners, answer.found.first_dirty, answer.found.bound
 
 
 HEAD = 61
@@ -86,14 +79,14 @@ def test_segments_without_the_key_are_not_read(history: KeyedHistory) -> None:
         answer = explain(history.tiered, text(100 * number), objects=counting)
         (record,) = answer.found.records
         holding = [each.base_offset for each in state.routes].index(record.record.segment)
-        assert sum(sizes) - sizes[holding] == answer.left_out_bytes
+        assert sum(sizes) - sizes[holding] == answer.left_out[1]
         # Of each a look reads the head of its first batch, to see whether it is understood.
         assert [sizes[holding] + HEAD] == [
             count for count in log_bytes(counting).values() if count > HEAD
         ]
     counting.forget()
     absent = explain(history.tiered, b"nobody's", objects=counting)
-    assert ((), CLEAN_SEGMENTS) == (absent.found.records, absent.left_out)
+    assert ((), CLEAN_SEGMENTS) == (absent.found.records, absent.left_out[0])
     assert {HEAD} == {*log_bytes(counting).values()}
 
 
@@ -110,13 +103,13 @@ def test_replaced_and_dirty_segments_answer_alike(history: KeyedHistory) -> None
             name = text(100 * number + key)
             with_filters = explain(history.tiered, name)
             assert parts_of(explain(history.tiered, name, asks=False)) == parts_of(with_filters)
-            left_out += with_filters.left_out
+            left_out += with_filters.left_out[0]
     assert left_out > 0
 
 
 def test_an_offset_asks_for_the_key_that_it_has(history: KeyedHistory) -> None:
     answer = explain(history.tiered, None, offset=0)
-    assert (text(0), CLEAN_SEGMENTS - 1) == (answer.found.key, answer.left_out)
+    assert (text(0), CLEAN_SEGMENTS - 1) == (answer.found.key, answer.left_out[0])
 
 
 @pytest.mark.parametrize(
@@ -156,12 +149,12 @@ def test_a_filter_of_other_bytes_or_another_store_is_none(history: KeyedHistory)
         look, objects, AskedKey(text(0)), now_ms, Workspace(MEMORY_BYTES_MIN),
         filter_key=FilterKey(1, 2), planned=lambda count: None, progressed=lambda count: None,
     )  # fmt: skip
-    assert (0, 1) == (answer.left_out, len(answer.found.records))
+    assert (0, 1) == (answer.left_out[0], len(answer.found.records))
 
 
 def assert_left_out(tiered: Tiered, expected: int) -> None:
     answer = explain(tiered, b"nobody's")
-    assert ((), expected) == (answer.found.records, answer.left_out)
+    assert ((), expected) == (answer.found.records, answer.left_out[0])
 
 
 def test_markers_in_a_segment_without_the_key_still_decide_its_transaction(tmp_path: Path) -> None:
@@ -181,7 +174,7 @@ def test_markers_in_a_segment_without_the_key_still_decide_its_transaction(tmp_p
     answer = explain(tiered, b"k", topic=topic)
     (record,) = answer.found.records
     assert TransactionOutcome.COMMITTED is record.record.outcome
-    assert answer.left_out >= 2
+    assert answer.left_out[0] >= 2
     assert parts_of(explain(tiered, b"k", topic=topic, asks=False)) == parts_of(answer)
 
 

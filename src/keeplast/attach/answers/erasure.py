@@ -31,11 +31,10 @@ from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
-    RemoteLogSegmentId,
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from keeplast.inspect.erasure_search import BesideLog, PartitionSearch, SegmentSums, WantedKeys
+from keeplast.inspect.erasure_search import PartitionSearch, SegmentSums
 from keeplast.inspect.explain import KeyExplanation, LookedLog, explain_records, rankings_of
 from keeplast.inspect.key_search import (
     KeyRecord,
@@ -44,6 +43,7 @@ from keeplast.inspect.key_search import (
     find_keys,
     find_records_of_keys,
 )
+from keeplast.inspect.remains import Remains, RemainsKind, WantedKeys
 from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
@@ -69,15 +69,14 @@ class AttachedTraces:
     """What was found of the keys in one partition.
 
     ``search`` is of what brokers serve, None where that is nothing; ``explained`` is of each key in
-    it. ``beside`` are segments with a key that brokers do not read, and what could not be searched,
-    of ``searched_beside``. ``unseen`` says which offsets only brokers have. ``searched`` is all
-    that was searched of what begins below ``end``: see :func:`search_listed`.
+    it. ``remains`` are segments that brokers do not read. ``unseen`` says which offsets only
+    brokers have. ``searched`` is all that was searched of what begins below ``end``: see
+    :func:`search_listed`.
     """
 
     search: PartitionSearch | None
     explained: Mapping[bytes, KeyExplanation] = field(default_factory=dict)
-    beside: tuple[BesideLog, ...] = ()
-    searched_beside: int = 0
+    remains: tuple[Remains, ...] = ()
     unseen: tuple[str, ...] = ()
     searched: frozenset[SegmentPlace] = frozenset()
     end: int = 0
@@ -89,11 +88,6 @@ class TierLook:
 
     cache: PartitionCache
     own_ids: frozenset[bytes]
-
-
-def beside_name(name: RemoteLogSegmentId) -> str:
-    """Return how a segment is called that brokers do not read."""
-    return f"segment {encode_id(name.segment_id)}"
 
 
 def search_attached(
@@ -111,7 +105,7 @@ def search_attached(
     Other objects there are for :func:`search_listed`, which asks the cluster: tasks do not.
     ConflictError when what brokers serve is gone meanwhile; CorruptError when it cannot be read.
     """
-    found: list[BesideLog] = []
+    found: list[Remains] = []
     searched: set[SegmentPlace] = set()
     looked_at = look_at(layout, log, wish, clock)
     search, explained = None, dict[bytes, KeyExplanation]()
@@ -126,21 +120,16 @@ def search_attached(
         unseen = unseen_ranges(log.ends, effective)
     else:
         unseen = _nothing_served(log)
-    count = 0
     for segment in log.copied:
         if _place_of(segment) in searched:
             continue
-        one = _search_beside(layout, segment, wanted, workspace, progressed)
+        one = _search_hidden(layout, segment, wanted, workspace, progressed)
         if one is None:
             continue  # It was on its way out: the list of objects says whether it is gone.
-        count += 1
         searched.add(_place_of(segment))
-        if one.keys or one.problem:
-            found.append(one)
+        found.append(one)
     end = log.ends.start if search is None else search.log_end
-    return AttachedTraces(
-        search, explained, tuple(found), count, tuple(unseen), frozenset(searched), end
-    )  # fmt: skip
+    return AttachedTraces(search, explained, tuple(found), tuple(unseen), frozenset(searched), end)
 
 
 def search_listed(
@@ -152,16 +141,15 @@ def search_listed(
     wanted: WantedKeys,
     workspace: Callable[[], Workspace],
     progressed: Progressed,
-) -> tuple[list[BesideLog], int]:
-    """List the objects, and search those that ``traces`` have not; return what was found, and in
-    how many segments.
+) -> list[Remains]:
+    """List the objects, and search those that ``traces`` have not.
 
     An object that is still being written is searched when it is whole: ``look`` asks cluster and
     decision log again, for :data:`WRITING_SECONDS_MAX` at most. Objects that are not searched then,
     or that nothing announced, are reported.
     """
-    found: list[BesideLog] = []
-    searched, count = set(traces.searched), 0
+    found: list[Remains] = []
+    searched = set(traces.searched)
 
     def listed() -> set[SegmentPlace]:
         there = {(each.segment_id, each.start_offset) for each in layout.list(at)}
@@ -174,11 +162,10 @@ def search_listed(
         copied = {_place_of(each): each for each in seen.cache.segments if not _is_begun(each)}
         begun = {_place_of(each): each for each in seen.cache.segments if _is_begun(each)}
         for place in sorted(waiting & copied.keys()):
-            one = _search_beside(layout, copied[place], wanted, workspace(), progressed)
+            one = _search_hidden(layout, copied[place], wanted, workspace(), progressed)
             if one is not None:
-                count += 1
                 searched.add(place)
-                found += [one] if one.keys or one.problem else []
+                found.append(one)
         there = listed()
         # What went unsearched may have been written again under another id meanwhile.
         waiting = waiting & there if waiting - searched <= there else there
@@ -189,10 +176,11 @@ def search_listed(
             progressed(0)
             clock.sleep(LOOK_SECONDS)
     for place in sorted(waiting):
-        name = f"objects of {beside_name(RemoteLogSegmentId(at, place[0]))}"
+        name = f"objects of segment {encode_id(place[0])}"
         problem = WRITTEN_NOW if place[0] in seen.own_ids else UNKNOWN_OBJECTS
-        found.append(BesideLog(name, problem=COPY_BEGUN if place in begun else problem))
-    return found, count
+        problem = COPY_BEGUN if place in begun else problem
+        found.append(Remains(RemainsKind.UNFILED, name, problem=problem))
+    return found
 
 
 def _is_begun(segment: RemoteLogSegment) -> bool:
@@ -209,22 +197,22 @@ def _is_written(
     return now_ms - copy.event_timestamp_ms < WRITING_SECONDS_MAX * 1000
 
 
-def _search_beside(
+def _search_hidden(
     layout: RemoteLayout,
     segment: RemoteLogSegment,
     wanted: WantedKeys,
     workspace: Workspace,
     progressed: Progressed,
-) -> BesideLog | None:
+) -> Remains | None:
     """Search a segment whole; None when it is not there any more."""
-    name, keys, problem = beside_name(segment.id), frozenset[bytes](), None
+    keys, problem = frozenset[bytes](), None
     try:
         keys = _keys_in(layout, segment, wanted, workspace, progressed)
     except FileNotFoundError:
         return None
     except (CorruptError, RefusedError, InvalidError) as error:
         problem = f"brokers read it no more, and nothing else can: {error}"
-    return BesideLog(name, keys, problem)
+    return Remains(RemainsKind.HIDDEN, encode_id(segment.id.segment_id), keys, problem)
 
 
 def _search_served(
@@ -234,9 +222,9 @@ def _search_served(
     wanted: WantedKeys,
     workspace: Workspace,
     progressed: Progressed,
-    beside: list[BesideLog],
+    remains: list[Remains],
 ) -> tuple[PartitionSearch, dict[bytes, KeyExplanation]]:
-    """Search the segments that brokers serve, whole; ``beside`` gets keys that they do not read.
+    """Search the segments that brokers serve, whole; ``remains`` get keys that they do not read.
 
     The facts of the keys in the log rest on what brokers read alone.
     """
@@ -263,22 +251,25 @@ def _search_served(
     for each in again:
         records.setdefault(each.record.key or b"", []).append(each)
     read = {(each.segment, each.offset) for its in records.values() for each in its}
-    names = {each.start_offset: beside_name(each.id) for each in effective.segments}
+    names = {each.start_offset: encode_id(each.id.segment_id) for each in effective.segments}
     hidden: dict[int, set[bytes]] = {}
     for each in physical:
         if (each.segment, each.offset) not in read:
             hidden.setdefault(each.segment, set()).add(each.record.key or b"")
-    beside += [
-        BesideLog(f"{names[base]}, in what brokers do not read", frozenset(its))
+    remains += [
+        Remains(
+            RemainsKind.UNFILED, f"segment {names[base]}, in what brokers do not read",
+            frozenset(its),
+        )
         for base, its in sorted(hidden.items())
-    ]
+    ]  # fmt: skip
     end = effective.ranges[-1].end + 1
     search = PartitionSearch(
         looked.partition, looked.path, encode_id(at.topic_id),
         PartitionFiles(looked.path, tuple(each.files for each in whole), (), (), ()),
         Tail(end, 0),
         {key: tuple(its) for key, its in records.items()},
-        sums.of(looked.partition), sums.batches, (), 0, (),
+        sums.of(looked.partition), sums.batches, (), (),
     )  # fmt: skip
     explained = {
         key: explain_records(looked, key, its, rankings, workspace) for key, its in records.items()

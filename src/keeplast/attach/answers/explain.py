@@ -60,19 +60,16 @@ from keeplast.inspect.explain import (
 )
 from keeplast.inspect.fates import Fate, FoundLog, Outlook, RecordVerdict
 from keeplast.inspect.key_search import Progressed, SearchedSegment, find_key_records
+from keeplast.inspect.remains import Remains, RemainsKind, SearchedKey
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.model.hold import Hold, in_force
 from keeplast.model.partition import SegmentSummary, TopicPartition
 from keeplast.rewrite.workspace import Workspace
 from keeplast.run.round_state import PartitionRun
-from keeplast.store.explain import ReplacedCopy, without_absent
+from keeplast.store.explain import left_out_of, without_absent
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes
 from keeplast.tier.state.attached import Decision as SwapDecision
-
-ON_BROKERS = (
-    "what brokers keep on their disks and in their caches of all this, and versions of objects"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,22 +95,6 @@ class RemoteLog:
         return [each for each in self.cache.segments if each.state is not begun]
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedExplanation:
-    """A key in one partition: in what is served, and in ``copies`` that brokers read no more.
-
-    ``unseen`` says what was not searched; ``is_partly_unseen`` that offsets of the log are in it.
-    Of ``left_out`` segments, ``left_out_bytes`` in all, filters say that the key is in none.
-    """
-
-    found: KeyExplanation
-    copies: tuple[ReplacedCopy, ...]
-    unseen: tuple[str, ...]
-    is_partly_unseen: bool
-    left_out: int = 0
-    left_out_bytes: int = 0
-
-
 def explain_attached(
     layout: RemoteLayout,
     log: RemoteLog,
@@ -126,7 +107,7 @@ def explain_attached(
     grace_ms: int,
     filter_key: FilterKey | None = None,
     planned: Progressed = lambda _: None,
-) -> AttachedExplanation:
+) -> SearchedKey:
     """Explain a key in what brokers serve of a partition, and find it in what they hide.
 
     ``grace_ms`` is how long collection leaves replaced segments in place. Segments whose filters
@@ -154,8 +135,6 @@ def explain_attached(
         segments: Sequence[SearchedSegment], remote: Sequence[RemoteLogSegment], path: Path,
         files: FileSystem,
     ) -> list[SearchedSegment]:  # fmt: skip
-        if filter_key is None:
-            return list(segments)
         named = {
             each.start_offset: SegmentBytes(each.id.segment_id.hex(), each.size_bytes, None)
             for each in remote
@@ -180,8 +159,8 @@ def explain_attached(
             ),
             log.removal,
         )  # fmt: skip
-    copies: list[ReplacedCopy] = []
-    unread: list[str] = []
+    remains: list[Remains] = []
+    unseen = unseen_ranges(log.ends, effective)
     times = collected_times(log.decisions, grace_ms)
     for segment, files, its in replaced:
         name = encode_id(segment.id.segment_id)
@@ -193,15 +172,12 @@ def explain_attached(
         except FileNotFoundError:
             continue  # It was on its way out.
         except CorruptError as error:
-            unread.append(f"segment {name}, which brokers read no more: {error}")
+            unseen.append(f"segment {name}, which brokers read no more: {error}")
             continue
-        copies += [ReplacedCopy(each, name, times.get(segment.id)) for each in records]
-    ranges = unseen_ranges(log.ends, effective)
-    left_out = [each for each in every if each.lacks_key]
-    return AttachedExplanation(
-        found, tuple(copies), (*ranges, *unread, ON_BROKERS), bool(ranges or unread),
-        len(left_out), sum(each.valid_bytes for each in left_out),
-    )  # fmt: skip
+        remains.append(
+            Remains(RemainsKind.HIDDEN, name, records=records, until_ms=times.get(segment.id))
+        )
+    return SearchedKey(found, tuple(remains), tuple(unseen), left_out_of(every))
 
 
 def with_removal(found: KeyExplanation, dates: RemovalDates | None) -> KeyExplanation:

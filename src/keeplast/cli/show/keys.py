@@ -112,7 +112,7 @@ def _where(place: KeyPlace) -> str:
     segments = sorted({segment for segment, _ in place.offsets})
     shown = ", ".join(map(str, segments[:4])) + (" …" if len(segments) > 4 else "")
     parts = [f"segment {shown}"] if segments else []
-    return "; ".join([*parts, *place.beside])
+    return "; ".join([*parts, *place.remains])
 
 
 def requests_table(requests: Sequence[ErasureRequest]) -> Table:

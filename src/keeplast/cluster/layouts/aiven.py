@@ -83,7 +83,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
-from keeplast.inspect.remains import ForeignPath, walk
+from keeplast.inspect.erasure_search import ForeignPath, walk
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.handles import ObjectReadHandle

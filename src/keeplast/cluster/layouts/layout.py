@@ -38,7 +38,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
-from keeplast.inspect.remains import ForeignPath
+from keeplast.inspect.erasure_search import ForeignPath
 from keeplast.log.files import flush
 
 

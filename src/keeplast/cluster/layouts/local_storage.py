@@ -47,7 +47,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
-from keeplast.inspect.remains import ForeignPath, walk
+from keeplast.inspect.erasure_search import ForeignPath, walk
 from keeplast.log.files import LocalFiles, ReadHandle, write_at_once
 from keeplast.model.partition import TopicPartition
 

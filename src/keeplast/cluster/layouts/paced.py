@@ -36,7 +36,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
-from keeplast.inspect.remains import ForeignPath
+from keeplast.inspect.erasure_search import ForeignPath
 from keeplast.log.files import ReadHandle
 from keeplast.log.throttle import NAP_SECONDS, Throttle
 

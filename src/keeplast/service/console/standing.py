@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from keeplast.cleaner.reasons import HoldLimit, NothingBelow
+from keeplast.cleaner.reasons import HoldLimit
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer
 from keeplast.config.mapping import KEPT_SOURCE
@@ -148,8 +148,7 @@ def state_badge(each: PartitionStatus) -> str:
 
 def holder_of(each: PartitionStatus) -> HoldLimit | None:
     """Return the hold that keeps rounds from a log, None without one."""
-    limit = each.decision.limit if isinstance(each.decision, NothingBelow) else None
-    return limit if isinstance(limit, HoldLimit) else each.hold
+    return each.limit if isinstance(each.limit, HoldLimit) else each.hold
 
 
 def cleaner_beside(view: ConsoleView) -> str:

@@ -32,7 +32,6 @@ from keeplast.cleaner.reasons import (
     KeptLimit,
     LagLimit,
     Limit,
-    NothingBelow,
     Overdue,
     TransactionLimit,
     WatermarkLimit,
@@ -177,8 +176,8 @@ def remedy_of(view: ConsoleView, each: PartitionStatus) -> tuple[Step, ...]:
     place, partition = place_head(view)["place"], each.partition
     if each.hold is not None:
         return ((release_words(each.hold), release_command(each.hold, place)),)
-    if each.is_overdue and isinstance(each.decision, NothingBelow):
-        return _HELD.get(type(each.decision.limit), ())
+    if each.is_overdue and each.limit is not None:
+        return _HELD.get(type(each.limit), ())
     is_damage = isinstance(each.error, CorruptError) and each.state is State.UNREADABLE
     steps = _REMEDIES.get(each.state, ())
     if each.state is State.SET_ASIDE and skipped_class(each) not in (None, *DAMAGE):
@@ -220,8 +219,7 @@ def _next_try(view: ConsoleView, each: PartitionStatus) -> str:
 
 def held_until(each: PartitionStatus, now_ms: int) -> str:
     """Say until when a log is held back, and by what; empty where no date ends that."""
-    limit = each.decision.limit if isinstance(each.decision, NothingBelow) else None
-    match holder_of(each) or limit:
+    match holder_of(each) or each.limit:
         case HoldLimit() as limit:
             return f"until {moment(limit.until_ms, now_ms).minute} by the hold {limit.name}"
         case LagLimit() as limit:

@@ -18,7 +18,6 @@ from typing import Any, cast
 from keeplast.attach.answers.erasure import (
     AttachedTraces,
     TierLook,
-    beside_name,
     search_attached,
     search_listed,
 )
@@ -36,8 +35,9 @@ from keeplast.config.precedence import Settings
 from keeplast.errors import invariant
 from keeplast.format.identifier import encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import TopicIdPartition
-from keeplast.inspect.erasure_search import PartitionSearch, WantedKeys
+from keeplast.inspect.erasure_search import PartitionSearch
 from keeplast.inspect.explain import KeyExplanation
+from keeplast.inspect.remains import Remains, WantedKeys
 from keeplast.inspect.traces import LastTrace, find_attached_trace
 from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.erasure_request import KeyHasher
@@ -92,8 +92,8 @@ class TieredLog:
             asked.workspace, asked.progressed,
         )  # fmt: skip
         return SearchedLog(
-            found.search, found.explained, self.remote.cleaned_to, found.beside,
-            found.searched_beside, unseen=found.unseen, tiered=found,
+            found.search, found.explained, self.remote.cleaned_to, found.remains,
+            unseen=found.unseen, tiered=found,
         )  # fmt: skip
 
 
@@ -113,12 +113,11 @@ class ListedTier:
     def complete(self, found: SearchedLog, wanted: WantedKeys) -> SearchedLog:
         """Return what was found, and what only the list of the objects has."""
         invariant(found.tiered is not None, "what was searched is of no remote tier")
-        return found.with_beside(
-            *search_listed(
-                self.layout, self.at, cast(AttachedTraces, found.tiered), self._look, self.clock,
-                wanted, self.workspace, self.progressed,
-            )
+        listed = search_listed(
+            self.layout, self.at, cast(AttachedTraces, found.tiered), self._look, self.clock,
+            wanted, self.workspace, self.progressed,
         )  # fmt: skip
+        return replace(found, remains=(*found.remains, *listed))
 
     def _look(self) -> TierLook:
         name = AttachedName(self.facts.cluster_id, self.at)
@@ -133,6 +132,9 @@ class ListedTier:
         return TierLook(known, frozenset(each.segment_id for each in own))
 
 
+HIDDEN_WORDS = "in segments that brokers do not read: gone once the last of them is collected"
+
+
 class AttachedDates:
     """By when traces are gone from attached topics: what ``explain`` says of one key."""
 
@@ -145,15 +147,11 @@ class AttachedDates:
         """Take what will be searched; ``grace_ms`` is how long replaced segments lie."""
         self._times = {
             each.partition: {
-                beside_name(name): at_ms
+                encode_id(name.segment_id): at_ms
                 for name, at_ms in collected_times(each.decisions, grace_ms).items()
             }
             for each in logs
         }
-
-    def erased_by_ms(self, partition: TopicPartition) -> int | None:
-        """Return None: when brokers copy more, which decides what rounds may take, is not known."""
-        return None
 
     def erased_words(self, partition: TopicPartition) -> str:
         """Return why there is no date."""
@@ -161,19 +159,18 @@ class AttachedDates:
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from what brokers serve."""
-        return find_attached_trace(found, replaced=0, is_partly_unseen=False)
+        return find_attached_trace(found)
 
-    def beside_trace(
-        self, partition: TopicPartition, names: Sequence[str]
-    ) -> tuple[int | None, str]:
-        """Return None, and how what brokers do not read goes."""
-        return None, "in segments that brokers do not read: gone once the last of them is collected"
+    def remains_trace(
+        self, partition: TopicPartition, remains: Sequence[Remains]
+    ) -> tuple[int | None, None, str]:
+        """Return from when on segments may be collected, None where one was not replaced.
 
-    def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
-        """Return from when on segments may be collected, None where one was not replaced."""
-        times = [self._times[partition].get(each) for each in names]
+        The date of their end is not known, but how they go.
+        """
+        times = [self._times[partition].get(each.name) for each in remains]
         known = [each for each in times if each is not None]
-        return max(known) if len(known) == len(times) else None
+        return max(known) if len(known) == len(times) else None, None, HIDDEN_WORDS
 
 
 def find_attached_traces(
@@ -410,7 +407,7 @@ def _compare(
         search = PartitionSearch(
             partition, attached_path(at), None,
             PartitionFiles(attached_path(at), (), (), (), ()), Tail(remote.ends.end, 0), {}, (), 0,
-            (), 0, (),
+            (), (),
         )  # fmt: skip
     elif older is None:
         older = age(search, entry)
@@ -418,7 +415,7 @@ def _compare(
     sums = {(each.name, each.size_bytes, each.sha256) for each in search.sums}
     wanted = {(e["name"], e["bytes"], e["sha256"]) for e in entry["segments_after"]}
     return judge(
-        entry, search, found.beside, older, lambda: wanted <= sums,
+        entry, search, found.remains, older, lambda: wanted <= sums,
         looked_for_keys=asked.wanted.keys is None,
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ from keeplast.format.filename import META_PROPERTIES
 from keeplast.format.meta_properties import MetaProperties
 from keeplast.format.meta_properties import decode as decode_meta_properties
 from keeplast.inspect.erasure_search import PartitionSearch
+from keeplast.inspect.remains import searched_files
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.root_files import PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME
 from keeplast.model.erasure_request import (
@@ -219,12 +220,12 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> No
     searched, are in the way too. ``erase`` is the command that shows all of it.
     """
     left = [
-        f"{each.name}: {place.partition}: {_where(place.offsets, place.beside)}: {place.why}; may "
+        f"{each.name}: {place.partition}: {_where(place.offsets, place.remains)}: {place.why}; may "
         f"go from: {date_words(place.may_go_ms)}, gone by: {date_words(place.by_ms)}"
         for each in answer.there
         for place in each.places
     ]
-    left += [f"{partition}: {each.name}: {each.problem}" for partition, each in answer.problems]
+    left += [f"{partition}: {each.fault}" for partition, each in answer.problems]
     left += [f"{partition}: {error_text(error)}" for partition, error in answer.faults]
     left += [
         f"{partition}: not searched, though its topic was asked for: {why}; ask for others alone"
@@ -243,10 +244,10 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> No
     )
 
 
-def _where(offsets: Sequence[tuple[int, int]], beside: Sequence[str]) -> str:
+def _where(offsets: Sequence[tuple[int, int]], remains: Sequence[str]) -> str:
     segments = sorted({segment for segment, _ in offsets})
     parts = [f"{len(offsets)} record(s) in segment(s) {segments[:SHOWN_MAX]}"] if offsets else []
-    return ", ".join([*parts, *beside[:SHOWN_MAX]])
+    return ", ".join([*parts, *remains[:SHOWN_MAX]])
 
 
 def not_stated(place: CertifiedPlace, standing: ReceiptStanding) -> list[str]:
@@ -354,7 +355,7 @@ def make_certificate(
         },
         "not_stated": not_stated(place, standing),
         "searched": list(place.searched),
-        "searched_beside": answer.searched_beside,
+        "searched_beside": answer.files_searched,
         "not_searched": [
             *place.not_searched,
             *(
@@ -399,7 +400,7 @@ def _partition(
         "searched_to": search.log_end,
         "clean_to": answer.clean_to[partition],
         "batches": search.batches,
-        "files_beside": search.searched,
+        "files_beside": searched_files(search.remains),
         "segments_before": [_segment(e) for e in request.before if e.partition == partition],
         "segments_after": [_segment(each) for each in search.sums],
     }

@@ -18,15 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from keeplast.errors import CompactionError, InvalidError, StoppedError, error_text
 from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.inspect.erasure_search import (
-    BesideLog,
-    PartitionSearch,
-    WantedKeys,
-    search_marked,
-    search_partition,
-    sum_file,
-)
+from keeplast.inspect.erasure_search import PartitionSearch, search_partition, sum_file
 from keeplast.inspect.explain import rankings_of
+from keeplast.inspect.remains import Remains, WantedKeys, marked_of, search_out_of_service
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.data_directory import DataDirectory, open_data_directory
 from keeplast.log.files import FileSystem
@@ -299,9 +293,9 @@ def _compare(
         why = f"the topic was made again: its id is {search.topic_id}"
         return PartitionStanding(partition, CertificateStanding.OTHER, why)
     older = age(search, entry) or _is_less_clean(entry, clean_to) or behind
-    elsewhere, _ = search_marked(directory, partition, wanted, files)
+    marked = marked_of(directory.partitions, partition)
     return judge(
-        entry, search, [*search.beside, *elsewhere], older,
+        entry, search, [*search.remains, *search_out_of_service(marked, wanted, files)], older,
         partial(is_as_it_was, entry, search, files), looked_for_keys=wanted.keys is None,
     )  # fmt: skip
 
@@ -318,7 +312,7 @@ def is_as_it_was(entry: Mapping[str, Any], search: PartitionSearch, files: FileS
 def judge(
     entry: Mapping[str, Any],
     search: PartitionSearch,
-    beside: Sequence[BesideLog],
+    remains: Sequence[Remains],
     older: str | None,
     is_same: Callable[[], bool],
     *,
@@ -331,7 +325,7 @@ def judge(
     partition, searched_to = search.partition, int(entry["searched_to"])
     offsets = sorted(each.offset for its in search.records.values() for each in its)
     back = [offset for offset in offsets if offset < searched_to]
-    files_back = [each.name for each in beside if each.keys]
+    files_back = [each.title for each in remains if each.keys]
     if back or files_back:
         where = f"offset {back[0]}" if back else f"file {files_back[0]}"
         why = f"a key is there again, below what was searched: {where}"
@@ -339,7 +333,7 @@ def judge(
         return PartitionStanding(partition, CertificateStanding.OLDER, why)
     if older is not None:
         return PartitionStanding(partition, CertificateStanding.OLDER, older)
-    problems = [f"{each.name}: {each.problem}" for each in beside if each.problem]
+    problems = [each.fault for each in remains if each.problem]
     if problems and looked_for_keys:
         return PartitionStanding(partition, CertificateStanding.UNREADABLE, problems[0])
     if offsets:

@@ -15,20 +15,24 @@ from typing import TYPE_CHECKING, Protocol
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError, UnavailableError
 from keeplast.inspect.erasure_search import (
-    LOOKS_MAX,
-    BesideLog,
+    ForeignPath,
     PartitionSearch,
-    WantedKeys,
-    is_marked_of,
-    marked_of,
-    search_directories,
+    search_foreign,
     search_partition,
 )
 from keeplast.inspect.explain import KeyExplanation, explain_records, look_for_keys, rankings_of
 from keeplast.inspect.fates import Outlook
 from keeplast.inspect.key_search import KeyRecord
-from keeplast.inspect.remains import ForeignPath, search_foreign
-from keeplast.inspect.traces import LastTrace, TraceKind, hold_words, trace_words
+from keeplast.inspect.remains import (
+    LOOKS_MAX,
+    Remains,
+    WantedKeys,
+    is_marked_of,
+    marked_of,
+    search_out_of_service,
+    searched_files,
+)
+from keeplast.inspect.traces import LastTrace, TraceKind, hold_words, later_of, trace_words
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.model.hold import GroupReader
@@ -54,8 +58,8 @@ if TYPE_CHECKING:
     # Who searches a directory has no packages of a live cluster's.
     from keeplast.attach.answers.erasure import AttachedTraces
 
-SearchBeside = Callable[[WantedKeys], tuple[list[BesideLog], int]]
-"""Searches files that are no log in service, and says how many it looked into."""
+SearchRemains = Callable[[WantedKeys], list[Remains]]
+"""Searches what is no part of a log in service."""
 OUT_OF_SERVICE_WORDS = (
     "in a directory out of service, whose partition is not here: it goes when a broker, or "
     "somebody, removes it"
@@ -80,26 +84,24 @@ class Search:
 class SearchedLog:
     """What there is of the keys in one partition, and what becomes of it.
 
-    ``search`` is of its log, None where it has none; ``explained`` is of every key that is in the
-    log. ``beside`` is what else was found or could not be searched, of ``searched_beside`` files,
-    ``beside_words`` says how it goes where there is no log. ``unseen`` says what of the partition
-    cannot be searched from here. ``tiered`` is the same of a live cluster's remote tier.
+    ``search`` is of its log and what lies next to it, None where it has none; ``explained`` is of
+    every key that is in the log. ``remains`` lie elsewhere, ``words`` say how they go where there
+    is no log. ``unseen`` says what of the partition cannot be searched from here. ``tiered`` is the
+    same of a live cluster's remote tier.
     """
 
     search: PartitionSearch | None
     explained: Mapping[bytes, KeyExplanation] = field(default_factory=dict)
     clean_to: int | None = None
-    beside: tuple[BesideLog, ...] = ()
-    searched_beside: int = 0
-    beside_words: str | None = None
+    remains: tuple[Remains, ...] = ()
+    words: str | None = None
     unseen: tuple[str, ...] = ()
     tiered: AttachedTraces | None = None
 
-    def with_beside(self, found: Iterable[BesideLog], count: int) -> SearchedLog:
-        """Return it with what else was found, in ``count`` files more."""
-        return replace(
-            self, beside=(*self.beside, *found), searched_beside=self.searched_beside + count
-        )
+    @property
+    def all_remains(self) -> tuple[Remains, ...]:
+        """Return all that is no part of the log, what lies next to it first."""
+        return self.remains if self.search is None else (*self.search.remains, *self.remains)
 
 
 class SearchableLog(Protocol):
@@ -118,7 +120,7 @@ class FileLog:
     """A log of segment files.
 
     ``request`` has the offsets of a round that counts as the next one, ``checkpoints`` reads those
-    that count. ``beside`` searches what else was of the log, and says how many files that were.
+    that count. ``remains`` searches what else was of the log, elsewhere than in its directory.
     ``readers`` read the groups that tombstones wait for, None where files next to the log do. How
     far the log is clean is passed on unless ``shows_clean_to`` is False.
     """
@@ -127,7 +129,7 @@ class FileLog:
     files: FileSystem
     request: CleanRequest
     checkpoints: Callable[[], Checkpoints]
-    beside: SearchBeside
+    remains: SearchRemains
     readers: ReaderOffsets | None = None
     shows_clean_to: bool = True
 
@@ -155,9 +157,9 @@ class FileLog:
                 key: explain_records(looked, key, records, rankings, workspace)
                 for key, records in found.records.items()
             }
-            elsewhere, count = self.beside(asked.wanted)
+            remains = tuple(self.remains(asked.wanted))
             clean_to = checkpoints.cleaner.get(log.partition) if self.shows_clean_to else None
-            return SearchedLog(found, explained, clean_to, (*found.beside, *elsewhere), count)
+            return SearchedLog(found, explained, clean_to, remains)
         raise UnavailableError(
             "the log changed each time that it was searched; run again when no round is under way. "
             f"partition={log.partition} path={log.path}",
@@ -166,19 +168,16 @@ class FileLog:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftBeside:
-    """A partition without a log: ``beside`` searches what is left, ``words`` say how that goes."""
+class LogRemains:
+    """A partition without a log: ``remains`` searches what is left, ``words`` say how that goes."""
 
     partition: TopicPartition
-    beside: SearchBeside
+    remains: SearchRemains
     words: str
 
     def search(self, asked: Search) -> SearchedLog:
         """Search what is left."""
-        found, count = self.beside(asked.wanted)
-        return SearchedLog(
-            None, beside=tuple(found), searched_beside=count, beside_words=self.words
-        )
+        return SearchedLog(None, remains=tuple(self.remains(asked.wanted)), words=self.words)
 
 
 class TraceDates(Protocol):
@@ -189,22 +188,19 @@ class TraceDates(Protocol):
 
     undecided_words: str
 
-    def erased_by_ms(self, partition: TopicPartition) -> int | None:
-        """Return by when all that is overwritten now is gone, None when that is not known."""
-
     def erased_words(self, partition: TopicPartition) -> str:
-        """Return what that rests on, or why it is not known."""
+        """Return what the end of all that is overwritten now rests on, or why none is known."""
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from its log."""
 
-    def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
-        """Return from when on files next to a log may go, None where no clock decides it."""
+    def remains_trace(
+        self, partition: TopicPartition, remains: Sequence[Remains]
+    ) -> tuple[int | None, int | None, str]:
+        """Return from when on what is no part of a log may go, by when it is gone, and how it goes.
 
-    def beside_trace(
-        self, partition: TopicPartition, names: Sequence[str]
-    ) -> tuple[int | None, str]:
-        """Return by when files next to a log are gone, None if not known, and how they go."""
+        A time is None where no clock decides it, or it is not known.
+        """
 
 
 def find_traces(
@@ -234,14 +230,14 @@ def find_traces(
         FileLog(
             each, files, CleanRequest((), rolls_idle=True),
             partial(load_checkpoints, files, each.path.parent),
-            partial(search_directories, marked_of(marked, each.partition), files=files),
+            partial(search_out_of_service, marked_of(marked, each.partition), files=files),
             ask_ahead(brokers, each, files, now_ms),
         )
         for each in selection.partitions
     ]  # fmt: skip
     logs += [
-        LeftBeside(
-            partition, partial(search_directories, entries, files=files), OUT_OF_SERVICE_WORDS
+        LogRemains(
+            partition, partial(search_out_of_service, entries, files=files), OUT_OF_SERVICE_WORDS
         )
         for partition, entries in out_of_service(directory, keys.chosen_topics).items()
     ]
@@ -323,11 +319,11 @@ def search_logs(
     """
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
-    problems: list[tuple[TopicPartition, BesideLog]] = []
+    problems: list[tuple[TopicPartition, Remains]] = []
     faults = list(refused)
     unseen: list[tuple[TopicPartition, str]] = []
     clean_to: dict[TopicPartition, int | None] = {}
-    searched_beside = 0
+    files_searched = 0
     here = completing or {}
     search = partial(_search, keys, now_ms)
     results = ask_each(list(logs), search, memory_bytes, lambda _: None, progressed, runner, roots)
@@ -340,10 +336,10 @@ def search_logs(
         if found.search is not None:
             searches.append(found.search)
             clean_to[partition] = found.clean_to
-        searched_beside += found.searched_beside
-        problems += [(partition, one) for one in found.beside if one.problem is not None]
+        files_searched += searched_files(found.remains)
+        problems += [(partition, one) for one in found.all_remains if one.problem is not None]
         unseen += [(partition, words) for words in found.unseen]
-        for key in {*found.explained, *(key for one in found.beside for key in one.keys)}:
+        for key in {*found.explained, *(key for one in found.all_remains for key in one.keys)}:
             name = keys.hash_in(key, partition.topic)
             if name is not None:
                 places[name].append(_place(partition, key, found, dates))
@@ -355,7 +351,7 @@ def search_logs(
                 places.items(), key=lambda item: (keys.lines.get(item[0], 0), item[0])
             )
         ),
-        tuple(searches), clean_to, tuple(problems), searched_beside, tuple(faults),
+        tuple(searches), clean_to, tuple(problems), files_searched, tuple(faults),
         left_out, warnings=warnings, unseen=tuple(unseen),
     )  # fmt: skip
 
@@ -372,9 +368,9 @@ def _search(
     return log.search(Search(keys.wanted(), now_ms, workspace, progressed))
 
 
-def nothing_beside(wanted: WantedKeys) -> tuple[list[BesideLog], int]:
-    """Search nothing: what lies next to the log is searched elsewhere."""
-    return [], 0
+def no_remains(wanted: WantedKeys) -> list[Remains]:
+    """Search nothing: what is no part of the log is searched elsewhere."""
+    return []
 
 
 def _completed(
@@ -430,21 +426,20 @@ def _refused(selection: Selection) -> list[tuple[TopicPartition, Exception]]:
 def _place(
     partition: TopicPartition, key: bytes, searched: SearchedLog, dates: TraceDates
 ) -> KeyPlace:
-    beside = tuple(one.name for one in searched.beside if key in one.keys)
+    remains = [one for one in searched.all_remains if key in one.keys]
+    titles = tuple(one.title for one in remains)
     found = searched.explained.get(key)
-    beside_from_ms = dates.beside_from_ms(partition, beside) if beside else None
-    if found is None and searched.beside_words is not None:
-        return KeyPlace(partition, True, None, searched.beside_words, (), 0, beside, beside_from_ms)
+    if found is None and searched.words is not None:
+        return KeyPlace(partition, True, None, searched.words, (), 0, titles)
+    from_ms, gone_ms, words = (
+        dates.remains_trace(partition, remains) if remains else (None, None, "")
+    )
     if found is None:
-        by_ms, words = dates.beside_trace(partition, beside)
-        return KeyPlace(partition, True, by_ms, words, (), 0, beside, beside_from_ms)
+        return KeyPlace(partition, True, gone_ms, words, (), 0, titles, from_ms)
     records = [each.record for each in found.records]
     decided, why = _decision(found, records, dates.undecided_words)
     trace = dates.last_trace(found)
-    by, words = trace.by_ms, ""
-    if beside:
-        beside_by_ms, words = dates.beside_trace(partition, beside)
-        by = None if by is None or beside_by_ms is None else max(by, beside_by_ms)
+    by_ms = later_of(trace.by_ms, gone_ms) if remains else trace.by_ms
     if not why:
         # What a whole log goes by stands next to a key's trace elsewhere; here it is all there is.
         has_bound = trace.kind is not TraceKind.NO_BOUND
@@ -452,9 +447,9 @@ def _place(
     waits = _waits_for(found)
     parts = (why, waits and f"it waits: {waits}", words and f"also {words}")
     return KeyPlace(
-        partition, decided, by if decided else None, "; ".join(filter(None, parts)),
+        partition, decided, by_ms if decided else None, "; ".join(filter(None, parts)),
         tuple((each.segment, each.offset) for each in records),
-        sum(each.is_tombstone for each in records), beside, _may_go_from(found),
+        sum(each.is_tombstone for each in records), titles, _may_go_from(found),
     )  # fmt: skip
 
 

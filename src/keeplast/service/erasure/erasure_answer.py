@@ -16,18 +16,12 @@ from typing import Any
 from keeplast.clock import time_text
 from keeplast.errors import code_of, error_text
 from keeplast.format.filename import parse_partition_directory
-from keeplast.inspect.erasure_search import (
-    BesideLog,
-    PartitionSearch,
-    WantedKeys,
-)
-from keeplast.inspect.remains import ForeignSearch
+from keeplast.inspect.erasure_search import ForeignSearch, PartitionSearch
+from keeplast.inspect.remains import Remains, WantedKeys, searched_files
 from keeplast.model.erasure_request import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import printable
 
-TOMBSTONE_WORDS = "write a tombstone for the key, to this partition"
-"""What is to be done where a value wins."""
 LINES_SHOWN_MAX = 10
 """Of the lines without a record, those that a sentence names."""
 FOREIGN_SHOWN_MAX = 100
@@ -91,7 +85,7 @@ def named_by(line: int | None, key_hash: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """Where in a partition a key is: records of its log, and files next to it.
+    """Where in a partition a key is: records of its log, and ``remains`` by their titles.
 
     ``is_decided`` says that no value of it wins and none may: a tombstone does, or nothing.
     ``by_ms`` is when the last of it is gone, None where that is not known; ``why`` says what that
@@ -105,7 +99,7 @@ class KeyPlace:
     why: str
     offsets: tuple[tuple[int, int], ...]
     tombstones: int
-    beside: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
     may_go_ms: int | None = None
 
     def as_document(self) -> dict[str, object]:
@@ -121,7 +115,7 @@ class KeyPlace:
             "tombstones": self.tombstones,
             "offsets": [offset for _, offset in self.offsets],
             "segments": sorted({segment for segment, _ in self.offsets}),
-            "files_beside": list(self.beside),
+            "files_beside": list(self.remains),
         }
 
 
@@ -194,7 +188,7 @@ class ErasureAnswer:
     """What was found at ``now_ms``: of every key, and of every directory that was searched.
 
     ``clean_to`` are the cleaner's checkpoints, None where there is none. ``problems`` are files
-    that could not be searched to their end; ``searched_beside`` is how many were looked into that
+    that could not be searched to their end; ``files_searched`` is how many were looked into that
     lie elsewhere than their log. ``faults`` could not be searched; ``left_out`` were not, each with
     why. ``foreign`` are the paths of unknown name below the place with a key, or that were not
     searched; ``foreign_searched`` is how many others had none. ``unseen`` says what of searched
@@ -206,8 +200,8 @@ class ErasureAnswer:
     keys: tuple[ErasedKey, ...]
     searches: tuple[PartitionSearch, ...]
     clean_to: Mapping[TopicPartition, int | None]
-    problems: tuple[tuple[TopicPartition, BesideLog], ...]
-    searched_beside: int
+    problems: tuple[tuple[TopicPartition, Remains], ...]
+    files_searched: int
     faults: tuple[tuple[TopicPartition, Exception], ...]
     left_out: tuple[tuple[TopicPartition, str], ...]
     foreign: tuple[ForeignFile, ...] = ()
@@ -251,7 +245,7 @@ class ErasureAnswer:
                     "partition": each.partition.partition,
                     "to_offset": each.log_end,
                     "batches": each.batches,
-                    "files_beside": each.searched,
+                    "files_beside": searched_files(each.remains),
                     "unknown_files": list(each.unknown),
                 }
                 for each in self.searches
@@ -260,7 +254,7 @@ class ErasureAnswer:
                 *(
                     {
                         "topic": partition.topic, "partition": partition.partition,
-                        "file": each.name, "why": each.problem,
+                        "file": each.title, "why": each.problem,
                     }
                     for partition, each in self.problems
                 ),
@@ -340,10 +334,7 @@ def unsearched_words(answer: ErasureAnswer) -> list[str]:
             f"not searched: {len(more)} further path(s) of unknown name, "
             f"{sum(each.size_bytes for each in more)} bytes; --json and the certificate have them"
         )
-    lines += [
-        f"not searched: {partition}: {each.name}: {each.problem}"
-        for partition, each in answer.problems
-    ]
+    lines += [f"not searched: {partition}: {each.fault}" for partition, each in answer.problems]
     lines += [
         f"not searched: {partition}: {why}" for partition, why in (*answer.left_out, *answer.unseen)
     ]

@@ -22,8 +22,8 @@ from keeplast.format.filename import (
     parse_segment_file,
     parse_undo_file,
 )
-from keeplast.inspect.erasure_search import is_without_keys, was_log
-from keeplast.inspect.remains import ForeignPath, walk
+from keeplast.inspect.erasure_search import ForeignPath, walk
+from keeplast.inspect.remains import is_without_keys, was_log
 from keeplast.log.data_directory import DataDirectory
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.root_files import HOLDS_NAME, PREVIOUS_RECEIPTS_NAME, RECEIPTS_NAME, REQUESTS_NAME

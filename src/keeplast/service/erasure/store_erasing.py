@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.errors import CompactionError
-from keeplast.inspect.erasure_search import BesideLog, WantedKeys, search_file, search_partition
-from keeplast.inspect.explain import KeyExplanation, rankings_of
-from keeplast.inspect.status import ErasedBy
-from keeplast.inspect.traces import LastTrace, find_last_trace
+from keeplast.inspect.erasure_search import search_partition
+from keeplast.inspect.explain import rankings_of
+from keeplast.inspect.remains import Remains, RemainsKind, WantedKeys, search_file
 from keeplast.log.partition_log import list_partition
 from keeplast.model.erasure_request import KeyHasher
 from keeplast.model.hold import GroupReader, ReportedGroups
@@ -52,18 +51,17 @@ from keeplast.service.erasure.certificate_check import (
 from keeplast.service.erasure.directory_erasing import ROUNDS_OF_NOW
 from keeplast.service.erasure.erasing import (
     FileLog,
-    LeftBeside,
+    LogRemains,
     SearchableLog,
     SearchedLog,
-    nothing_beside,
+    no_remains,
     search_logs,
     with_foreign,
 )
-from keeplast.service.erasure.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure.foreign_paths import foreign_objects
 from keeplast.service.search_tasks import SearchRunner
-from keeplast.service.store_choice import choose_topics, tier_pace
-from keeplast.store.erasure import TierPace
+from keeplast.service.store_choice import REPLACED_WORDS, StoreDates, choose_topics, tier_pace
 from keeplast.store.look import RemoteLook, StoredReaders
 from keeplast.store.tiered_store import StoreParts, TieredStore
 from keeplast.survey.bounds import Checkpoints
@@ -81,55 +79,9 @@ from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import RemoteSegment, SegmentState
 
-REPLACED_WORDS = "in replaced segments, until those are collected"
 UNNAMED = "no row of the metadata names it: keeplast collect removes it once it is old enough"
 STRANGE = "keeplast gave nothing this name, and it was not searched: see whose it is, and remove it"
 FORGOTTEN = "it was given up, and has objects: keeplast collect removes them"
-
-
-class StoreDates:
-    """By when traces are gone from a store that ``keeplast run`` goes on with."""
-
-    undecided_words = TOMBSTONE_WORDS
-
-    def __init__(self, opened: TieredStore, pace: TierPace, *, has_expired_rounds: bool) -> None:
-        self._opened = opened
-        self._pace = pace
-        self._known: dict[TopicPartition, ErasedBy] = {}
-        self._has_expired_rounds = has_expired_rounds
-
-    def erased_by_ms(self, partition: TopicPartition) -> int | None:
-        """Return by when all that is overwritten now is gone, None when that is not known."""
-        return self._erased_by(partition).by_ms
-
-    def erased_words(self, partition: TopicPartition) -> str:
-        """Return what that rests on, or why it is not known."""
-        return self._erased_by(partition).why
-
-    def _erased_by(self, partition: TopicPartition) -> ErasedBy:
-        if partition not in self._known:
-            # It reads what segments say of their tombstones: once for all keys.
-            self._known[partition] = self._opened.erased_by(partition, self._pace)
-        return self._known[partition]
-
-    def last_trace(self, found: KeyExplanation) -> LastTrace:
-        """Return by when the last record of the key is gone, replaced segments included."""
-        pace = self._pace
-        return find_last_trace(
-            found, erased_by_ms=self.erased_by_ms(found.partition),
-            turn_ms=2 * pace.pass_ms + pace.left_ms(found.topic.undo_retention_ms),
-            has_expired_rounds=self._has_expired_rounds,
-        )  # fmt: skip
-
-    def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
-        """Return None: what is replaced goes by ``erased_by_ms``, if keeplast goes on."""
-        return None
-
-    def beside_trace(
-        self, partition: TopicPartition, names: Sequence[str]
-    ) -> tuple[int | None, str]:
-        """Return by when replaced objects are gone, None when not known, and how they go."""
-        return self.erased_by_ms(partition), REPLACED_WORDS
 
 
 def find_store_traces(
@@ -202,7 +154,7 @@ def _searched(
 ) -> SearchableLog:
     state = look.state
     if not state.routes:
-        return LeftBeside(state.partition, nothing_beside, REPLACED_WORDS)
+        return LogRemains(state.partition, no_remains, REPLACED_WORDS)
     remote = remote_files(state, parts.objects)
     wait = StoredReaders(state.topic_id, brokers).wait(state.partition, look.topic, now_ms)
     return FileLog(
@@ -213,7 +165,7 @@ def _searched(
             Checkpoints, {state.partition: state.first_dirty()}, {},
             {state.partition: remote.end}, {state.partition: state.holds},
         ),
-        nothing_beside,
+        no_remains,
         # Asked here: a task is sent the answer.
         StoredReaders(state.topic_id, None if wait is None else ReportedGroups(wait.groups)),
         # An undo or another leader moves it back: it does not show an older store.
@@ -224,18 +176,16 @@ def _searched(
 def _with_replaced(
     look: RemoteLook, parts: StoreParts, found: SearchedLog, wanted: WantedKeys
 ) -> SearchedLog:
-    return found.with_beside(*search_replaced(look, parts, wanted))
+    return replace(found, remains=(*found.remains, *search_replaced(look, parts, wanted)))
 
 
-def search_replaced(
-    look: RemoteLook, parts: StoreParts, wanted: WantedKeys
-) -> tuple[list[BesideLog], int]:
+def search_replaced(look: RemoteLook, parts: StoreParts, wanted: WantedKeys) -> list[Remains]:
     """Search the segments that were replaced and are not collected yet.
 
     Objects that no row names are among what was found, as problems.
     """
     state, objects = look.state, parts.objects
-    found: list[BesideLog] = []
+    found: list[Remains] = []
     # Listed before the rows are read: what is committed meanwhile has a row by then.
     keys = sorted(each.key for each in objects.list(str(state.partition)))
     topic_ids = topic_ids_of(keys)
@@ -252,22 +202,20 @@ def search_replaced(
             path = list_partition(files.path, files).segments[0].log_path
         except FileNotFoundError:
             continue  # collected by now
-        each = search_file(path, wanted, files)
-        if each is not None and (each.keys or each.problem):
-            name = f"replaced segment {segment.segment_id}"
-            found.append(BesideLog(name, each.keys, each.problem))
+        found += search_file(path, RemainsKind.REPLACED, segment.segment_id, wanted, files)
     known = parts.metadata.known_ids(state.partition)
-    unnamed: set[str] = set()
+    strange, unnamed = list[str](), set[str]()
     for key in keys:
-        segment_id = segment_of_key(key)
-        if segment_id is None:
-            found.append(BesideLog(f"object {key}", problem=STRANGE))
-        elif known.get(segment_id, SegmentState.DELETED) is SegmentState.DELETED:
-            unnamed.add(segment_id)
-        elif key not in named.get(segment_id, (key,)):  # one that is live since the look has none
-            found.append(BesideLog(f"object {key}", problem=STRANGE))
-    found += [BesideLog(f"object of segment {each}", problem=UNNAMED) for each in sorted(unnamed)]
-    return found, len(look.orphans)
+        name = segment_of_key(key)
+        if name is not None and known.get(name, SegmentState.DELETED) is SegmentState.DELETED:
+            unnamed.add(name)
+        # One that is live since the look has no keys here.
+        elif name is None or key not in named.get(name, (key,)):
+            strange.append(key)
+    unsearched = [(f"object {each}", STRANGE) for each in strange]
+    unsearched += [(f"object of segment {each}", UNNAMED) for each in sorted(unnamed)]
+    found += [Remains(RemainsKind.UNFILED, name, problem=why) for name, why in unsearched]
+    return found
 
 
 def _keys_of(partition: TopicPartition, topic_id: str, segment: RemoteSegment) -> frozenset[str]:
@@ -449,8 +397,8 @@ def _compare(
         partition, files.path, wanted, rankings_of(TopicConfig(), None), files, workspace,
         progressed,
     )  # fmt: skip
-    elsewhere, _ = search_replaced(look, parts, wanted)
+    remains = [*search.remains, *search_replaced(look, parts, wanted)]
     return judge(
-        entry, search, [*search.beside, *elsewhere], age(search, entry) or behind,
+        entry, search, remains, age(search, entry) or behind,
         partial(is_as_it_was, entry, search, files), looked_for_keys=wanted.keys is None,
     )  # fmt: skip

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from keeplast.cleaner.erasure import find_turn_ms
 from keeplast.config.selection import Selection
-from keeplast.format.filename import parse_segment_file, parse_undo_file
 from keeplast.inspect.explain import KeyExplanation
-from keeplast.inspect.remains import UndoCopy
+from keeplast.inspect.remains import Remains, RemainsKind
 from keeplast.inspect.status import ErasedBy
 from keeplast.inspect.traces import (
+    TOMBSTONE_WORDS,
     LastTrace,
     behind_files,
     behind_undo,
@@ -20,12 +20,11 @@ from keeplast.inspect.traces import (
 from keeplast.log.files import FileSystem
 from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.service.erasure.erasure_answer import TOMBSTONE_WORDS
 from keeplast.service.snapshot import DirectoryLook, look_at_directory
 from keeplast.service.status import find_last_rounds
 from keeplast.survey.receipt_book import RoundReceipt
 
-BESIDE_WORDS = (
+LEFT_WORDS = (
     "in files next to the log: what was staged or replaced goes with the next clean, run or start "
     "of a broker, what is kept for undo when its time is over"
 )
@@ -76,39 +75,31 @@ class TraceBounds:
     def last_trace(
         self,
         found: KeyExplanation,
-        kept: Sequence[UndoCopy] = (),
-        beside: Sequence[str] = (),
+        remains: Sequence[Remains] = (),
         *,
         is_partly_unseen: bool = False,
     ) -> LastTrace:
-        """Return by when the last record of the key is gone from its log, and what is ``kept``.
-
-        ``beside`` are files that have the key and are no part of the log.
-        """
+        """Return by when the last record of the key is gone from its log and ``remains``."""
         undo_ms = found.topic.undo_retention_ms
         trace = find_last_trace(
             found, erased_by_ms=self.erased_by_ms(found.partition), turn_ms=self._turn_ms,
             has_expired_rounds=self._has_expired_rounds,
             kept_ms=undo_ms + self._turn_ms if undo_ms else 0,
         )  # fmt: skip
-        if beside:
-            trace = behind_files(trace, *self.beside_trace(found.partition, beside))
-        if kept:
-            last_ms = max(each.until_ms or 0 for each in kept)
-            trace = behind_undo(trace, max(last_ms, found.now_ms) + self._turn_ms)
+        left = [each for each in remains if each.kind is not RemainsKind.KEPT and each.records]
+        if left:
+            _, by_ms, words = self.remains_trace(found.partition, left)
+            trace = behind_files(trace, by_ms, words)
+        trace = behind_undo(trace, remains, found.now_ms, self._turn_ms)
         return unless_unseen(trace, is_partly_unseen=is_partly_unseen)
 
-    def beside_trace(
-        self, partition: TopicPartition, names: Sequence[str]
-    ) -> tuple[int | None, str]:
+    def remains_trace(
+        self, partition: TopicPartition, remains: Sequence[Remains]
+    ) -> tuple[None, int | None, str]:
         """Return by when files next to a log are gone, None when not known, and how they go.
 
-        A round removes what a round has left there, and nothing else.
+        A round removes what a round has left there, and nothing else. No clock decides when.
         """
-        if all(parse_segment_file(name) or parse_undo_file(name) for name in names):
-            return self.erased_by_ms(partition), BESIDE_WORDS
-        return None, STRANGE_WORDS
-
-    def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
-        """Return None: brokers and rounds remove it when they come by."""
-        return None
+        if all(each.kind is RemainsKind.LEFT for each in remains):
+            return None, self.erased_by_ms(partition), LEFT_WORDS
+        return None, None, STRANGE_WORDS

@@ -60,10 +60,11 @@ def find_problem(entries: Entries, log_size_bytes: int) -> str | None:
     """Return why an index cannot belong to a log of that size, or None when nothing is wrong."""
     if len(entries) == 0:
         return None
-    if entries.min() < 0:
-        return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
     falling = entries[1:] <= entries[:-1]
-    if falling.any():
+    # Of entries that ascend the first has the least values.
+    if np.count_nonzero(falling) or entries.item(0) < 0 or entries.item(1) < 0:
+        if np.count_nonzero(entries < 0):
+            return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
         column = 0 if falling[:, 0].any() else 1
         name = ("offset", "position")[column]
         return f"{name}s do not ascend. entry={_first(falling[:, column]) + 1}"

@@ -68,14 +68,20 @@ def find_problem(entries: Entries, log_size_bytes: int) -> str | None:
     """Return why an index cannot belong to a log of that size, or None when nothing is wrong."""
     if len(entries) == 0:
         return None
-    if entries.min() < 0:
-        return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
     falling = entries[1:, 0] <= entries[:-1, 0]
-    if falling.any():
-        return f"timestamps do not ascend. entry={_first(falling) + 1}"
-    falling = entries[1:, 1] < entries[:-1, 1]
-    if falling.any():
-        return f"offsets descend. entry={_first(falling) + 1}"
+    descending = entries[1:, 1] < entries[:-1, 1]
+    # Of entries that ascend the first has the least values.
+    if (
+        np.count_nonzero(falling)
+        or np.count_nonzero(descending)
+        or entries.item(0) < 0
+        or entries.item(1) < 0
+    ):
+        if np.count_nonzero(entries < 0):
+            return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
+        if np.count_nonzero(falling):
+            return f"timestamps do not ascend. entry={_first(falling) + 1}"
+        return f"offsets descend. entry={_first(descending) + 1}"
     if log_size_bytes == 0:
         return "entries for an empty log. entry=0"
     return None

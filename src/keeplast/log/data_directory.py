@@ -23,7 +23,7 @@ from keeplast.format.filename import (
     parse_segment_file,
 )
 from keeplast.log.files import FileSystem
-from keeplast.log.paths import is_object_path, url_of
+from keeplast.log.paths import child_path, is_object_path, url_of
 from keeplast.model.partition import TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -95,7 +95,7 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
         parsed = parse_partition_directory(name)
         is_directory = name in directories
         if parsed is not None and is_directory:
-            partitions.append(PartitionEntry(parsed.partition, path / name, parsed.mark))
+            partitions.append(PartitionEntry(parsed.partition, child_path(path, name), parsed.mark))
         elif parsed is not None or is_directory:
             ignored.append(name)
     partitions.sort(key=lambda entry: (entry.partition, entry.path.name))

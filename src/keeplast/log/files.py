@@ -180,17 +180,20 @@ class FilesRecipe(Protocol):
         """Say whether ``path`` is on the host's disks, so that every host must have mounted it."""
 
 
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Without O_NONBLOCK, opening a pipe would wait for a writer."""
+
+
 class LocalReadHandle:
     """A file descriptor that is read by position."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            # Without O_NONBLOCK, opening a pipe would wait for a writer.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            self._fd = os.open(path, flags)
+            self._fd = os.open(str(path), READ_FLAGS)
         except OSError as error:
-            if path.is_symlink():
+            # What is not found is no link either.
+            if not isinstance(error, FileNotFoundError) and path.is_symlink():
                 raise RefusedError(
                     f"symbolic link in a log directory; replace it by the file. path={path}",
                     code="K203",
@@ -216,10 +219,10 @@ class LocalReadHandle:
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         """Read until the buffer is full or the file ends."""
-        done = 0
-        while done < len(buffer):
+        done, wanted = 0, len(buffer)
+        while done < wanted:
             try:
-                count = os.preadv(self._fd, [buffer[done:]], position + done)
+                count = os.preadv(self._fd, [buffer[done:] if done else buffer], position + done)
             except OSError as error:
                 error.filename = str(self._path)
                 raise
@@ -341,7 +344,7 @@ class LocalFiles:
     def directories_in(self, path: Path) -> frozenset[str]:
         """Return the names of real directories in a directory; the system lists them as such."""
         with os.scandir(path) as entries:
-            return frozenset(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            return frozenset([e.name for e in entries if e.is_dir(follow_symlinks=False)])
 
     def exists(self, path: Path) -> bool:
         """Say whether there is anything, a dangling link included; OSError when that is not known.

@@ -79,7 +79,7 @@ def check_understood(directory: Path, files: FileSystem) -> tuple[dict[int, byte
     )
     names = files.listdir(directory)
     for name in names:
-        if is_unknown_kind(name):
+        if parse_segment_file(name) is None and is_unknown_kind(name):
             raise RefusedError(
                 "segment file of a kind that is not known; a newer Kafka's, it seems: use a "
                 f"keeplast that knows it, or move the file away. path={directory / name}",

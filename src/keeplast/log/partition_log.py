@@ -11,7 +11,6 @@ recovery uses. Answers to Kafka's ``LogLoader`` without its truncation; formats.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,8 +55,6 @@ from keeplast.model.partition import INT32_MAX, SegmentSummary
 INDEX_BYTES_MAX = 1 << 30
 SNAPSHOT_BYTES_MAX = 1 << 30
 SEGMENT_BYTES_MAX = INT32_MAX
-PATHS_KNOWN = 1 << 12
-"""So many paths of segments stay made: each is asked for several times while its log is at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class SegmentFiles:
 
     def path(self, kind: Kind) -> Path:
         """Return the path of one of the segment's files."""
-        return _segment_path(self.directory, self.base_offset, kind)
+        return child_path(self.directory, segment_file(self.base_offset, kind))
 
     @property
     def log_path(self) -> Path:
@@ -83,11 +80,6 @@ class SegmentFiles:
     def mtime_ms(self) -> int:
         """Return the modification time as Kafka sees it, in milliseconds."""
         return self.mtime_ns // 1_000_000
-
-
-@functools.lru_cache(PATHS_KNOWN)
-def _segment_path(directory: Path, base_offset: int, kind: Kind) -> Path:
-    return child_path(directory, segment_file(base_offset, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +187,7 @@ def settled_names(
 ) -> Sequence[str]:
     """Return the names in a partition directory; errors of a swap as :func:`list_partition`."""
     names = files.listdir(path) if names is None else names
-    if not any(map(_is_swap, names)):
+    if not any(_is_swap(name) for name in names if name.endswith(SWAP)):
         return names
     # Asked before the names are listed again: the process that lets go of it has ended the swap.
     is_at_work = is_locked(path.parent)

@@ -23,10 +23,6 @@ from pathlib import Path
 from keeplast.errors import InvalidError
 from keeplast.model.text import shown_url
 
-PARTS_MIN = 2
-"""The root, and what has no part, are not followed by a separator of their own."""
-
-
 if sys.version_info < (3, 12):
 
     def child_path(directory: Path, name: str) -> Path:
@@ -36,8 +32,10 @@ if sys.version_info < (3, 12):
         again takes three times as long as all else here.
         """
         path: Path = directory._make_child_relpath(name)  # type: ignore[attr-defined]
-        if len(directory.parts) >= PARTS_MIN:
-            path._str = f"{directory}/{name}"  # type: ignore[attr-defined]
+        text = str(directory)
+        # The root, and what has no part, are not followed by a separator of their own.
+        if text != "." and text[-1] != "/":
+            path._str = f"{text}/{name}"  # type: ignore[attr-defined]
         return path
 
 else:

@@ -7,7 +7,7 @@ one process at a time makes one, and only where every lifted limit was meant to 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from keeplast.run.target import (
     target_of,
 )
 from keeplast.run.undoing import sweep_kept
-from keeplast.survey.bounds import Checkpoints, check_given
+from keeplast.survey.bounds import Checkpoints, check_given, load_checkpoints
 from keeplast.survey.group_offsets import GroupOffsets
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import CleanReport
@@ -148,7 +148,7 @@ class Coordinator:
                 round_.run.rounds.append(report)
         if request.retention:
             for run in runs:
-                self._expire(run, request, writes=False)
+                self._expire(run, request, writes=False, load=place.load)
         return clean_report(runs)
 
     def clean(self, request: CleanRequest) -> CleanReport:
@@ -265,7 +265,14 @@ class Coordinator:
                 f"{len(recovered)} files"
             )
 
-    def _expire(self, run: PartitionRun, request: CleanRequest, *, writes: bool) -> None:
+    def _expire(
+        self,
+        run: PartitionRun,
+        request: CleanRequest,
+        *,
+        writes: bool,
+        load: Callable[[FileSystem, Path], Checkpoints] = load_checkpoints,
+    ) -> None:
         """Expire a partition whose rounds went well: an uncleanable log keeps what it has."""
         if run.has_failed:
             return
@@ -279,7 +286,7 @@ class Coordinator:
             partition, request, self._files, self._now_ms(request),
             clock_ms=self._clock.now_ms(), writes=writes, warned=self._events.warned,
             # A round that went well, or was not worth it, was surveyed by this call.
-            is_understood=bool(run.rounds),
+            is_understood=bool(run.rounds), load=load,
         )  # fmt: skip
 
     def _sweep(self, run: PartitionRun, request: CleanRequest) -> None:

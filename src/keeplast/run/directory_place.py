@@ -9,9 +9,10 @@ there is one; the others go on there, in place.
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -113,6 +114,10 @@ class DirectoryPlace:
         self._writer = writer
         self._writes = writes
         self._wants_sample = wants_sample
+        # What writes nothing does not change them, and asks for those of one directory often.
+        self.load: Final[Callable[..., Checkpoints]] = (
+            load_checkpoints if writes else functools.cache(load_checkpoints)
+        )
         self._receipts = threading.Lock()
         self._checkpoints = threading.Lock()
 
@@ -134,7 +139,7 @@ class DirectoryPlace:
 
     def lifts_of(self, partition: PartitionRequest) -> tuple[Lift, ...]:
         """Return which limits of a partition the request lifts."""
-        return self.look(partition, load_checkpoints(self.files, partition.path.parent)).lifts
+        return self.look(partition, self.load(self.files, partition.path.parent)).lifts
 
     def _look(
         self,
@@ -153,7 +158,7 @@ class DirectoryPlace:
     def survey(self, run: PartitionRun) -> Survey:
         """Survey a directory; before the first round, as it will be when its active segment was
         left."""
-        checkpoints = load_checkpoints(self.files, run.request.path.parent)
+        checkpoints = self.load(self.files, run.request.path.parent)
         request, is_first = self._request_of(run), not run.rounds
         return self._look(run.request, request, checkpoints, foresees_roll=is_first)
 

@@ -54,6 +54,7 @@ from keeplast.run.commit import complete_active, remove_files, shielded
 from keeplast.run.receipt import append_receipt, expiry_line
 from keeplast.run.undoing import sweep_kept
 from keeplast.survey.bounds import (
+    Checkpoints,
     LogBounds,
     check_lifts,
     find_bounds,
@@ -90,11 +91,13 @@ def expire_partition(
     writes: bool,
     warned: Callable[[str], None],
     is_understood: bool = False,
+    load: Callable[[FileSystem, Path], Checkpoints] = load_checkpoints,
 ) -> ExpiryReport | None:
     """Expire a partition, or say what would go; errors are in the report. None for an empty log.
 
     ``clock_ms`` is the machine's clock: a given ``now_ms`` ahead of it is refused as a lift.
-    ``is_understood`` says that this call has asked already whether everything there is.
+    ``is_understood`` says that this call has asked already whether everything there is. ``load``
+    reads the checkpoints of a directory.
     """
     survey: ExpirySurvey | None = None
     try:
@@ -102,7 +105,7 @@ def expire_partition(
         if is_empty_log(names):
             return None
         survey = survey_expiry(
-            partition, request, files, now_ms, is_understood=is_understood, names=names
+            partition, request, files, now_ms, is_understood=is_understood, names=names, load=load
         )
         lifts = (*lifts_above(GivenOption.NOW, request.now_ms, clock_ms), *survey.bounds.lifts)
         report = expiry_report(survey, lift_notes(lifts, writes=writes or request.is_unsafe))
@@ -143,6 +146,7 @@ def survey_expiry(
     *,
     is_understood: bool = False,
     names: Sequence[str] | None = None,
+    load: Callable[[FileSystem, Path], Checkpoints] = load_checkpoints,
 ) -> ExpirySurvey:
     """Say what of a partition goes; reads indexes, and of the active segment what lacks one.
 
@@ -157,7 +161,7 @@ def survey_expiry(
     tail = find_tail(listing, files)
     if tail.torn_at is not None:
         check_magic(listing.active.log_path, tail.torn_at, files)
-    checkpoints = load_checkpoints(files, partition.path.parent)
+    checkpoints = load(files, partition.path.parent)
     bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
     if bounds.log_start > tail.log_end:
         raise RefusedError(

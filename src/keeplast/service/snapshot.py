@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +34,7 @@ from keeplast.service.status import (
     find_sizes,
     find_timestamp_ahead_max,
     join_status,
+    measured,
 )
 from keeplast.survey.report import PartitionReport, RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -83,15 +85,15 @@ def look_at_directory(
     *,
     tombstones: TombstoneReading | None = TombstoneReading.SKIP,
     round_seconds: float | None = None,
-    planned: Callable[[int], None] = lambda _: None,
+    planned: Callable[[int], None] | None = None,
     progressed: Callable[[int], None] = lambda _: None,
     brokers: GroupReader | None = None,
 ) -> DirectoryLook:
     """Look at the chosen partitions, without the lock; errors are those of the directory itself.
 
     ``tombstones`` None reads headers, as is usual. ``planned`` and ``progressed`` hear of the bytes
-    that counting tombstones goes through. ``brokers`` read what consumer groups have committed,
-    None where files do.
+    that counting tombstones goes through; for ``planned`` all logs are measured first. ``brokers``
+    read what consumer groups have committed, None where files do.
     """
     root, settings = selection.directory.root, selection.settings
     cleaner = settings.cleaner_config()
@@ -101,23 +103,24 @@ def look_at_directory(
     warnings: list[str] = []
     marks = _marks(files, root, FILE_NAME, warnings)
     failures = _marks(files, root, FAILING_NAME, warnings)
-    sizes = find_sizes(selection.directory, files)
     reading = tombstones or TombstoneReading.HEADERS
-    if reading is not TombstoneReading.SKIP:
+    if planned is not None and reading is not TombstoneReading.SKIP:
+        sizes = find_sizes(selection.directory, files)
         planned(sum(sizes[each.partition] for each in selection.partitions))
     found = find_statuses(
         request,
         root,
         files,
         now_ms,
-        timestamp_ahead_max_ms=lambda topic: find_timestamp_ahead_max(settings, topic),
+        timestamp_ahead_max_ms=cache(partial(find_timestamp_ahead_max, settings)),
         tombstones=reading,
         progressed=progressed,
         brokers=brokers,
     )
     return DirectoryLook(
         root, now_ms, is_locked(root), daemon_pace(cleaner, round_seconds), tuple(found),
-        selection.decided, marks, failures, sizes, settings, tuple(warnings),
+        selection.decided, marks, failures, find_sizes(selection.directory, files, measured(found)),
+        settings, tuple(warnings),
     )  # fmt: skip
 
 

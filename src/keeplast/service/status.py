@@ -216,7 +216,8 @@ class StatusTerms:
     ``tombstones`` None and ``round_seconds`` None are what is usual. With ``erased_by`` a store's
     objects are read for it. ``open_runner`` is who counts what rounds would save, None to count
     nothing. ``receipt`` is a file of receipts, None what the place keeps. ``brokers`` read what
-    consumer groups have committed, None where files do.
+    consumer groups have committed, None where files do. Nothing is measured ahead where
+    ``planned`` is None.
     """
 
     now_ms: int | None = None
@@ -226,7 +227,7 @@ class StatusTerms:
     open_runner: Callable[[], AbstractContextManager[Runner]] | None = None
     receipt: Path | None = None
     brokers: GroupReader | None = None
-    planned: Callable[[int], None] = lambda count: None
+    planned: Callable[[int], None] | None = None
     progressed: Callable[[int], None] = lambda count: None
 
     @property
@@ -321,18 +322,20 @@ def join_status(
         mark, failure = marks.get(partition), failures.get(partition)
         if mark is not None and not is_about(mark, files, request.path):
             mark = None  # other files by now: the daemon tries them again
-        status = _look_at(request, log) if mark is None else _set_aside(partition, mark, log)
-        if failure is not None and status.state in _DUE and is_about(failure, files, request.path):
-            status = replace(
-                status, state=State.FAILING, reason=failure.reason, decision=None, failing=failure
-            )
-        statuses.append(
-            replace(
-                status,
-                last_round=last_rounds.get(partition),
-                erased_by=_bound_erasure(status, turn_ms, now_ms),
-            )
+        known = log if isinstance(log, LogStatus) else None
+        state, reason, decision = (
+            _look_at(log) if mark is None else (State.SET_ASIDE, mark.reason, None)
         )
+        if failure is not None and state in _DUE and is_about(failure, files, request.path):
+            state, reason, decision = State.FAILING, failure.reason, None
+        statuses.append(
+            PartitionStatus(
+                partition, state, reason, known, decision,
+                log if isinstance(log, Exception) and mark is None else None,
+                mark, failure if state is State.FAILING else None, last_rounds.get(partition),
+                _bound_erasure(state, known, turn_ms, now_ms),
+            )
+        )  # fmt: skip
     return DirectoryStatus(
         now_ms=now_ms, partitions=most_urgent_first(statuses), root=root, is_locked=is_locked,
         pace=pace,
@@ -398,6 +401,13 @@ def find_sizes(
     }
 
 
+def measured(
+    found: Iterable[tuple[PartitionRequest, LogStatus | Exception]],
+) -> dict[TopicPartition, int]:
+    """Return the bytes of the logs that a look has found."""
+    return {each.partition: log.size_bytes for each, log in found if isinstance(log, LogStatus)}
+
+
 def _size_bytes(path: Path, files: FileSystem) -> int:
     """Return the bytes of the segments in ``path``.
 
@@ -447,19 +457,19 @@ def _report_decided(report: PartitionReport) -> PartitionStatus:
     )
 
 
-def _look_at(request: PartitionRequest, log: LogStatus | Exception) -> PartitionStatus:
-    partition = request.partition
+def _look_at(log: LogStatus | Exception) -> tuple[State, str, Decision | None]:
+    """Return the state of what was found, and why: as a sentence, and as a value if it is one."""
     if isinstance(log, Exception):
         is_swap = isinstance(log, InterruptedSwapError)
         state = State.INTERRUPTED if is_swap else State.UNREADABLE
-        return PartitionStatus(partition, state, describe_error(log).message, error=log)
+        return state, describe_error(log).message, None
     if not isinstance(log.decision, DueReason):
         state = _idle_state(log)
     elif log.is_expired_round:
         state = State.EXPIRED
     else:
         state = State.OVERDUE if log.figures.compaction_delay_ms else State.ELIGIBLE
-    return PartitionStatus(partition, state, decision_words(log.decision), log, log.decision)
+    return state, decision_words(log.decision), log.decision
 
 
 def _idle_state(log: LogStatus) -> State:
@@ -470,20 +480,12 @@ def _idle_state(log: LogStatus) -> State:
     return State.HELD_BACK if is_held else State.NOT_DUE
 
 
-def _set_aside(
-    partition: TopicPartition, mark: SetAside, log: LogStatus | Exception
-) -> PartitionStatus:
-    known = log if isinstance(log, LogStatus) else None
-    return PartitionStatus(partition, State.SET_ASIDE, mark.reason, known, set_aside=mark)
-
-
-def _bound_erasure(status: PartitionStatus, turn_ms: int, now_ms: int) -> ErasedBy | None:
-    if status.state is State.SET_ASIDE:
+def _bound_erasure(state: State, log: LogStatus | None, turn_ms: int, now_ms: int) -> ErasedBy:
+    if state is State.SET_ASIDE:
         return ErasedBy(None, None, ErasureBasis(BasisKind.SET_ASIDE))
-    log = status.log
     if log is None:
         return ErasedBy(None, None, ErasureBasis(BasisKind.UNREADABLE))
-    if status.state is State.FAILING:
+    if state is State.FAILING:
         return ErasedBy(None, None, ErasureBasis(BasisKind.FAILING), is_unknown=True)
     due = log.eligibility
     kept_ms = None if log.kept_until_ms is None else max(log.kept_until_ms, now_ms)

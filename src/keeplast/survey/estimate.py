@@ -127,6 +127,9 @@ def _scale(part: SectionSample) -> float:
 
 def _windows_of_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the distinct keys, ascending, and in how many windows each occurs."""
+    if not np.count_nonzero(keys[1:, 1] != keys[:-1, 1]):
+        found = np.unique(keys[:, 0])
+        return found, np.ones(len(found), np.int64)
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     ordered = keys[order]
     is_new = np.ones(len(ordered), bool)
@@ -202,7 +205,7 @@ def _estimate(
         # The clean section is read once more, because a clean record can win.
         indexed_bytes += clean.sample.size_bytes
         ranked_records += clean.records
-    bytes_written = sum(part.bytes_kept for part in both)
+    bytes_written = sum(part.bytes_kept for part in both if part.sample.read_bytes)
     superseded = sum(part.superseded for part in both)
     unpacking = [part.codec_seconds(UNPACK_SECONDS_A_BYTE) for part in both]
     indexing = index_seconds(indexed_bytes, ranked_records, distinct)

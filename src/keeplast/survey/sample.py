@@ -110,8 +110,10 @@ def choose_sample(plan: RoundPlan, indexes: Mapping[int, SegmentIndexes]) -> Sam
 
 
 def _choose(stretches: Sequence[_Stretch]) -> SectionChoice:
-    if not stretches:
-        return SectionChoice(0, ())
+    total = sum(stretch.size_bytes for stretch in stretches)
+    if total <= WINDOW_BYTES and len(stretches) <= PIECES_MAX:
+        whole = tuple(Piece(each.base_offset, each.start, each.end) for each in stretches)
+        return SectionChoice(total, (whole,) if whole else ())
 
     # Windows ascend, so that the next one most likely begins where the borders are known.
     @functools.lru_cache(PIECES_MAX)
@@ -119,7 +121,6 @@ def _choose(stretches: Sequence[_Stretch]) -> SectionChoice:
         return stretches[number].borders()
 
     ends = np.cumsum([stretch.size_bytes for stretch in stretches], dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
     windows: list[tuple[Piece, ...]] = []
     width = total / WINDOWS
     is_whole = width <= WINDOW_BYTES
@@ -272,10 +273,20 @@ class _Sampling:
         self._workspace = workspace
         self._cache = DecompressedCache(0)
         self._mtimes = {s.base_offset: s.mtime_ms for s in plan.segments}
-        # An estimate may be wrong, and reads no log.
-        aborted = plan.believing_indexes().aborted_from(plan.segments[0].base_offset)
-        self._aborted = np.array(
-            [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted], np.int64
+
+    @functools.cached_property
+    def _aborted(self) -> NDArray[np.int64]:
+        """Return a row (producer, first offset, last offset) for each aborted transaction.
+
+        As the indexes have them: an estimate may be wrong, and reads no log.
+        """
+        plan = self._plan.believing_indexes()
+        return np.array(
+            [
+                (txn.producer_id, txn.first_offset, txn.last_offset)
+                for txn in plan.aborted_from(plan.segments[0].base_offset)
+            ],
+            np.int64,
         ).reshape(-1, 3)
 
     def is_enough(self) -> bool:
@@ -335,7 +346,7 @@ class _Sampling:
         flags = w.flags[: part.rows]
         has_key = flags & HAS_KEY != 0
         is_tombstone = has_key & (flags & HAS_VALUE == 0)
-        tombstones, keyed = int(is_tombstone.sum()), int(has_key.sum())
+        tombstones, keyed = int(np.count_nonzero(is_tombstone)), int(np.count_nonzero(has_key))
         section.records += part.rows
         section.tombstones += tombstones
         if tombstones:
@@ -343,7 +354,7 @@ class _Sampling:
             section.expired += int((is_tombstone & np.repeat(is_expired, counts)).sum())
         section.keyless += part.rows - keyed
         is_unpacked = batches[:, t.PAYLOAD_IN] == 1
-        if is_unpacked.any():
+        if np.count_nonzero(is_unpacked):
             unpacked = batches[is_unpacked]
             section.unpacked_bytes += np.bincount(
                 unpacked[:, t.ATTRIBUTES] & t.CODEC_MASK,

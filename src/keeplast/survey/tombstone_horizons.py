@@ -238,13 +238,13 @@ class FoundHorizons:
 
     def take(self, rows: NDArray[np.int64]) -> None:
         """Count batches, which are rows of a batch table."""
-        counts = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
-            rows[:, t.COUNT] > 0
-        )
-        if not counts.any():
+        marks = rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL)
+        if not np.count_nonzero(marks):
             return
-        columns = [t.ATTRIBUTES, t.BASE_TIMESTAMP, t.LAST_OFFSET]
-        for attributes, horizon, last_offset in rows[counts][:, columns].tolist():
+        found = rows[(marks != 0) & (rows[:, t.COUNT] > 0)]
+        for attributes, horizon, last_offset in found[
+            :, [t.ATTRIBUTES, t.BASE_TIMESTAMP, t.LAST_OFFSET]
+        ].tolist():
             self.add(attributes, horizon, last_offset)
 
     def add(self, attributes: int, horizon: int, last_offset: int) -> None:

@@ -44,6 +44,8 @@ def test_sound_index_has_no_problem() -> None:
         ([(5, 20), (6, 20)], 100, "positions do not ascend"),
         ([(5, 20), (0, 0), (0, 0)], 100, "do not ascend"),
         ([(-5, 20)], 100, "negative"),
+        ([(5, -20), (6, 30)], 100, "negative"),
+        ([(5, 20), (6, -30)], 100, "negative"),
     ],
 )
 def test_problem_is_named(entries: list[tuple[int, int]], size: int, word: str) -> None:

@@ -43,6 +43,8 @@ def test_sound_index_has_no_problem() -> None:
         ([(2, 5), (2, 6)], 100, "timestamps do not ascend"),
         ([(2, 5), (3, 4)], 100, "offsets descend"),
         ([(-2, 5)], 100, "negative"),
+        ([(2, -5), (3, 5)], 100, "negative"),
+        ([(2, 5), (-3, 6)], 100, "negative"),
         ([(2, 5)], 0, "empty log"),
     ],
 )

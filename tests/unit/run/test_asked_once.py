@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import RefusedError
+from keeplast.format.filename import REPLICATION_CHECKPOINT
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
 from keeplast.run.coordinator import Coordinator
@@ -86,17 +87,18 @@ def test_segments_that_retention_drops_after_a_round_go_and_the_log_is_settled(
     assert [2] == [record.offset for record in records_of(directory)]
 
 
-def test_a_sample_is_chosen_for_a_plan_and_not_for_rounds_of_threads(
+def test_a_plan_chooses_a_sample_and_reads_checkpoints_once_and_rounds_of_threads_choose_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[object] = []
 
     hear(monkeypatch, survey, "choose_sample", lambda *given: chosen.append(given))
     directory = _log(tmp_path)
-    asking: Coordinator = coordinator()
-    report = last_round(asking.plan(clean_request(directory)))
-    assert report.estimate is not None
-    assert 1 == len(chosen)
+    (tmp_path / REPLICATION_CHECKPOINT).write_bytes(b"0\n0\n")
+    files = _Counting()
+    asking: Coordinator = coordinator(files=files)
+    assert last_round(asking.plan(_requests(directory)[1])).estimate is not None
+    assert [1, 1] == [len(chosen), files.opened[REPLICATION_CHECKPOINT]]
     assert last_round(asking.clean(clean_request(directory))).failure is None
     assert 1 == len(chosen)
 
@@ -120,8 +122,7 @@ def test_places_that_are_one_by_a_link_are_refused(tmp_path: Path) -> None:
     write_segment(tmp_path / "data" / "t-1", 0, b"")
     (tmp_path / "again").symlink_to(tmp_path / "data")
     (tmp_path / "data" / "t-2").symlink_to(directory)
-    files = LocalFiles()
-    check_places(_named(directory, tmp_path / "data" / "t-1"), files)
+    check_places(_named(directory, tmp_path / "data" / "t-1"), LocalFiles())
     for other in (
         directory,
         tmp_path / "again" / directory.name,
@@ -129,4 +130,4 @@ def test_places_that_are_one_by_a_link_are_refused(tmp_path: Path) -> None:
         tmp_path / "data" / "t-1" / ".." / directory.name,
     ):
         with pytest.raises(RefusedError, match="same place"):
-            check_places(_named(directory, other), files)
+            check_places(_named(directory, other), LocalFiles())

@@ -13,19 +13,25 @@ session stay in one, and a file's tests stay together: what they set up is made 
 from __future__ import annotations
 
 import datetime
+import gc
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import typer.main
+import typer.testing
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from xdist.scheduler import LoadScopeScheduling
 
 import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
+from keeplast.cli.main import OBJECTS_PER_COLLECTION
 from keeplast.errors import name_parameters
 from tests.support.processor_time import BEGIN, OUTSIDE, FileCosts, read_weights, too_heavy
 from tests.support.quick_databases import quick_databases
@@ -46,6 +52,11 @@ CLUSTER_FILES = ("tests/spark/test_packed_environment.py", "tests/spark/test_sta
 """They start clusters of their own, and no session next to those."""
 SPARK_TEST = "test_spark_runner_"
 """How tests in other rooms begin that share the session."""
+FOREIGN = re.compile(
+    r"KEEPLAST_(?!CACHE_DIR$)\w+|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|PY_COLORS|GITHUB_ACTIONS"
+    r"|GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|COMMON_DIR)|(all|https?)_proxy", re.IGNORECASE
+)  # fmt: skip
+"""Variables of a shell, a hook of git or a CI that change what is tested, or its looks."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,8 +71,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Messages are held as they are worded; how a program is shown them is a test of its own.
     name_parameters(False)
-    # A worker is given the width of the terminal that it was started from, which tables would fill.
-    os.environ.pop("COLUMNS", None)
+    # What is collected stays to the end: that Python walks through it is a twentieth of a run.
+    gc.disable()
+    # A worker is also given the width of the terminal that it was started from.
+    for name in filter(FOREIGN.fullmatch, list(os.environ)):
+        del os.environ[name]
     if config.option.turn is None:
         # Kept as an option, so that workers that start before midnight and after it agree.
         config.option.turn = datetime.datetime.now(datetime.UTC).toordinal()
@@ -94,6 +108,8 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     """What a test looks at is in the page cache; what a disk may lose, a model of one says."""
     with pytest.MonkeyPatch.context() as patch, quick_databases():
         patch.setattr(os, "fsync", lambda descriptor: None)
+        # A process has one command line, and here it has many calls.
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
         yield
 
 
@@ -194,6 +210,9 @@ def unproven(left: Sequence[pytest.Item], kept: Sequence[pytest.Item]) -> Iterat
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     costs = item.config.stash[COSTS]
     if not costs.seconds:
+        gc.freeze()
+        gc.set_threshold(OBJECTS_PER_COLLECTION)
+        gc.enable()
         costs.count(BEGIN)
     yield
 

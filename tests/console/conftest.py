@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from keeplast.cleaner.log_order import Choice
 from keeplast.cli.main import app
+from keeplast.clock import SystemClock
 from keeplast.log.files import LocalFiles
 from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.service.console.gate import Entrance
@@ -46,11 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 PARTITIONS = "/partitions?rows=roomy"
 """Where all is shown of each partition, one a row."""
+NOW_MS = 1_795_953_600_000
+"""When the demo's logs are looked at, on whatever day that is: a Sunday at 12:00 UTC.
 
-
-def now() -> int:
-    """Return the time, in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
+What a chart shows of a month, and of a day, has more ticks on some days of the week, and at some
+hours, than at others.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -125,9 +126,11 @@ def printed(*words: object) -> Any:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The logs of ``make demo-console``, after the loop has met the damaged one."""
     root = tmp_path_factory.mktemp("console") / "kafka-logs"
-    write_demo(root, now())
     topic = DAMAGED.rpartition("-")[0]
-    printed("run", root, "--once", "--runner", "local", "--cores", 1, "--topic", topic)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SystemClock, "now_ms", lambda _: NOW_MS)
+        write_demo(root, NOW_MS)
+        printed("run", root, "--once", "--runner", "local", "--cores", 1, "--topic", topic)
     # As by a loop that met it hours ago.
     ((at, mark),) = read_set_aside(LocalFiles(), root).items()
     early = replace(mark, since_ms=mark.since_ms - 8 * HOUR_MS)
@@ -136,9 +139,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def now_ms(demo: Path) -> int:
+def now_ms() -> int:
     """When the demo's logs are looked at."""
-    return now()
+    return NOW_MS
 
 
 @pytest.fixture(scope="session")

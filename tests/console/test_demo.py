@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.conftest import now, printed
+from tests.console.conftest import NOW_MS, printed
 from tools import demo_console
 from tools.demo_console import LOGS, RECORDS, WRITTEN, write_next, write_on
 
@@ -24,14 +24,16 @@ def root(demo: Path, tmp_path: Path) -> Path:
 
 def orders(root: Path) -> dict[str, int]:
     """Return what status says of a log."""
-    (found,) = printed("status", root, "--topic", "orders", "--partition", 0)["partitions"]
+    (found,) = printed("status", root, "--topic", "orders", "--partition", 0, "--now-ms", NOW_MS)[
+        "partitions"
+    ]
     return {name: found[name] for name in ("log_end", "cleanable_bytes", "uncleanable_bytes")}
 
 
 def test_a_segment_comes_after_the_active_one_and_nothing_else_changes(root: Path) -> None:
     before = orders(root)
     stats = {each: each.stat() for each in root.rglob("*") if each.is_file()}
-    write_next(root, root.with_name("next"), ORDERS, now())
+    write_next(root, root.with_name("next"), ORDERS, NOW_MS)
     after = orders(root)
     assert before["log_end"] + RECORDS == after["log_end"]
     assert before["cleanable_bytes"] + before["uncleanable_bytes"] == after["cleanable_bytes"]

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from keeplast.cleaner.log_order import Choice
+from keeplast.clock import SystemClock
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
 from keeplast.service.console import rendering
@@ -22,7 +23,7 @@ from keeplast.service.console.server import StreamLimits
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
-from tests.console.conftest import PARTITIONS, Served, now, printed, serving
+from tests.console.conftest import PARTITIONS, Served, printed, serving
 from tests.support.browser import Browser, cells
 from tests.support.waiting import SECONDS_MAX, wait_for_line
 from tools.demo_console import SETTINGS
@@ -253,7 +254,7 @@ class Loop:
 def loop(tmp_path: Path) -> Iterator[Loop]:
     """``keeplast run --console`` on the demo's logs, as fast as it can."""
     root = tmp_path / "logs"
-    write_demo(root, now())
+    write_demo(root, SystemClock().now_ms())
     (root / "keeplast.toml").write_text(SETTINGS, encoding="utf-8")
     with subprocess.Popen(
         [sys.executable, "-m", "keeplast", "run", str(root), "--runner", "local", "--cores", "1",

@@ -43,7 +43,7 @@ def test_local_runner_leaves_what_kafka_leaves(
 
 
 @pytest.mark.spark
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("name", NAMES)
 def test_spark_runner_leaves_what_kafka_and_local_runner_leave(
     name: str,

@@ -35,10 +35,9 @@ from keeplast.errors import ConflictError, UnavailableError
 from keeplast.format.identifier import metadata_partition
 from tests.kafka.broker import Broker, tier_settings
 from tests.kafka.cluster import NODES, Cluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS_MAX, wait_until
 
 Answer = TypeVar("Answer")
-WAIT_SECONDS = 60.0
 ASK_SECONDS = 5.0
 SEGMENT_BYTES = 40_000
 
@@ -110,7 +109,7 @@ class TieredCluster:
         }  # fmt: skip
         admin = self._admin()  # It ends its requests when it is forgotten.
         made = admin.create_topics([NewTopic(topic, partitions, 3, config=config)])
-        made[topic].result(WAIT_SECONDS)
+        made[topic].result(SECONDS_MAX)
 
     @property
     def size_setting(self) -> str:
@@ -130,7 +129,7 @@ class TieredCluster:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin = self._admin()
         for answer in admin.incremental_alter_configs([resource]).values():
-            answer.result(WAIT_SECONDS)
+            answer.result(SECONDS_MAX)
 
     def leader(self, topic: str, partition: int) -> int:
         """Return who leads a partition, -1 when there is none or no broker says."""

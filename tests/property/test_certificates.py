@@ -92,7 +92,6 @@ from tests.unit.attach.test_attached_rounds import LINEAGE, TOPIC
 SECOND = 1000
 NAMES = {number: b"key%d" % number for number in range(1, KEYS)}
 HASHER = KeyHasher(b"h" * 32)
-END_MS = START_MS + 1_000 * SECOND
 TOPICS = st.builds(
     TopicConfig,
     cleanup_policy=st.just(frozenset({"compact"})),

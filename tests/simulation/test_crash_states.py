@@ -56,6 +56,7 @@ def test_the_long_form_has_tried_thousands_of_states(total: Tally) -> None:
     assert total.states >= LONG_STATES_MIN
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -37,16 +37,8 @@ from tests.support.daemon_world import SETTINGS, Narrated, Published, World
 from tests.support.durations import HOUR_MS
 from tests.support.flipped import flip
 from tests.support.log_builder import START_MS
-from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
+from tests.support.observed_files import Crash, ObservedFiles, StoppingFiles, UnsyncedFiles
 from tests.support.partition_maker import clean_at
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "data")
-    yield world
-    for log in world.logs.values():
-        log.close()
 
 
 def bytes_below(world: World, number: int) -> int:
@@ -711,20 +703,6 @@ def test_ct33_x41_a_stop_at_any_operation_leaves_everything_whole(tmp_path: Path
         for log in world.logs.values():
             log.close()
     assert {0, 1, 2} == outcomes
-
-
-class StoppingFiles(ObservedFiles):
-    """Asks for the end of the run before operation ``stop_at``."""
-
-    def __init__(self, stop_at: int) -> None:
-        super().__init__()
-        self.stop: Callable[[], None] = go_on
-        self._stop_at = stop_at
-
-    def _note(self, operation: str) -> None:
-        if len(self.operations) == self._stop_at:
-            self.stop()
-        super()._note(operation)
 
 
 def test_a_crash_at_any_operation_is_made_good_by_the_next_start(tmp_path: Path) -> None:

@@ -48,9 +48,8 @@ def copy(subject: Subject, name: str) -> Path:
 
 def keeplast(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command in this process: those that are disturbed are other ones."""
-    without = {name: None for name in os.environ if name.startswith("KEEPLAST_")}
     words = [str(argument) for argument in arguments]
-    done = CliRunner().invoke(app, words, env=without)
+    done = CliRunner().invoke(app, words)
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 

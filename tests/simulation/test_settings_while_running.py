@@ -5,9 +5,6 @@ LC ids are those of DynamicBrokerReconfigurationTest, LM ids of LogManagerTest (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from keeplast.config.layers import SettingSources
@@ -15,15 +12,6 @@ from keeplast.config.settings_file import change_settings
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from tests.support.daemon_world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """An empty data directory; logs are released at the end."""
-    world = World(tmp_path / "data")
-    yield world
-    for log in world.logs.values():
-        log.close()
 
 
 def change(world: World, topic: str | None, **values: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from keeplast.errors import StoppedError
 from keeplast.run.commit import shielded
 from tests.support.cleaning_process import Subject, disturb, partitions, sender, staged_names
 from tests.support.mixed_log import write_mixed_log
-from tests.support.observed_files import ObservedFiles
+from tests.support.observed_files import ObservedFiles, StoppingFiles
 from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, coordinator, last_round
 from tests.support.replay import tree
 
@@ -62,24 +61,6 @@ def test_a_signal_ends_a_spark_job(subject: Subject, number: signal.Signals) -> 
     expected = {CODES[number]} if any(errors) else {0, CODES[number], -number}
     assert ended.code in expected, ended.err
     subject.assert_recovers(root)
-
-
-def _go_on() -> None:
-    """Ask for nothing."""
-
-
-class StoppingFiles(ObservedFiles):
-    """Asks for the end of the run before operation ``stop_at``."""
-
-    def __init__(self, stop_at: int | None) -> None:
-        super().__init__()
-        self.stop: Callable[[], None] = _go_on
-        self._stop_at = stop_at
-
-    def _note(self, operation: str) -> None:
-        if len(self.operations) == self._stop_at:
-            self.stop()
-        super()._note(operation)
 
 
 def contents(directory: Path) -> dict[str, str]:

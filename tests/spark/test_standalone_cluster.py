@@ -32,7 +32,7 @@ from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.pipeline import export_tasks
 from keeplast.pipeline.driven_round import slots_at_once
 from keeplast.pipeline.export import Workers, export_state
-from keeplast.pipeline.runner import SparkRunner
+from keeplast.pipeline.runner import LOCAL_OPTIONS, SparkRunner
 from keeplast.pipeline.source_options import read_options
 from keeplast.rewrite.task import Runner
 from keeplast.run.coordinator import Coordinator
@@ -116,6 +116,7 @@ def cluster(
 def runner(cluster: Cluster) -> Iterator[SparkRunner]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("SPARK_SUBMIT_OPTS", LOCAL_OPTIONS)
         with session_settings(SETTINGS), SparkRunner(cluster.master) as started:
             yield started
 

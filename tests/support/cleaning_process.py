@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from keeplast.format.batch import encode_batch
@@ -29,6 +29,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.page_steps import Done
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,
@@ -47,15 +48,6 @@ SEGMENT_BYTES = 400
 POLL_SECONDS = 0.002
 STAGES = (".deleted", ".cleaned", ".swap")
 TOPIC = replace(COMPACT, segment_bytes=SEGMENT_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class Disturbed:
-    """How a disturbed process ended: its exit code, and what it printed."""
-
-    code: int
-    out: str
-    err: str
 
 
 def write_log(root: Path) -> None:
@@ -101,18 +93,16 @@ def disturb(
     delay_seconds: float,
     act: Callable[[int], None],
     line: Sequence[str] | None = None,
-) -> Disturbed:
+) -> Done:
     """Start a clean, wait until it stages its first file, then ``delay_seconds``; act on its id.
 
     ``line`` is another command to start.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("KEEPLAST_")}
     process = subprocess.Popen(
         command(root, runner=runner) if line is None else line,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
     )
     deadline = time.monotonic() + SECONDS_MAX
     while process.poll() is None and not _has_begun(root) and time.monotonic() < deadline:
@@ -121,7 +111,7 @@ def disturb(
     with contextlib.suppress(ProcessLookupError):
         act(process.pid)
     out, err = process.communicate(timeout=SECONDS_MAX)
-    return Disturbed(process.returncode, out, err)
+    return Done(process.returncode, out, err)
 
 
 def sender(number: signal.Signals) -> Callable[[int], None]:

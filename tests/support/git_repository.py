@@ -25,7 +25,7 @@ class GitRepository:
         self._seconds = 1_600_000_000
         self.git("init", "-q", "-b", "main")
 
-    def git(self, *arguments: str, data: bytes | None = None) -> bytes:
+    def git(self, *arguments: str | bytes, data: bytes | None = None) -> bytes:
         """Run git in the repository and return what it prints."""
         self._seconds += 1
         when = f"{self._seconds} +0000"
@@ -42,7 +42,10 @@ class GitRepository:
 
     def write(self, name: str | bytes, content: str = "x") -> None:
         """Write a file of the working tree, with its directories."""
-        path = os.path.join(os.fsencode(self.path), os.fsencode(name))
+        # In UTF-8 whatever the locale, as the log of a history has it.
+        path = os.path.join(
+            os.fsencode(self.path), name.encode() if isinstance(name, str) else name
+        )
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(content)

@@ -7,6 +7,7 @@ Nothing waits for the disk: what a test looks at is in the page cache anyway.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from keeplast.format.filename import CLEANED_FOR
@@ -98,3 +99,18 @@ class ObservedFiles(UnsyncedFiles):
     def free_bytes(self, path: Path) -> int:
         """Return what was given, else what the volume says."""
         return super().free_bytes(path) if self._free_bytes is None else self._free_bytes
+
+
+class StoppingFiles(ObservedFiles):
+    """Asks for the end of the run before operation ``stop_at``."""
+
+    def __init__(self, stop_at: int | None) -> None:
+        """Ask for nothing until ``stop`` is set."""
+        super().__init__()
+        self.stop: Callable[[], object] = bool
+        self._stop_at = stop_at
+
+    def _note(self, operation: str) -> None:
+        if len(self.operations) == self._stop_at:
+            self.stop()
+        super()._note(operation)

@@ -91,6 +91,7 @@ class PageShell:
             "PYTHONPATH": str(ROOT / "src"),
             "COLUMNS": COLUMNS,
             "NO_COLOR": "1",
+            "PYTHONUTF8": "1",
             **self.variables,
         }  # fmt: skip
         done = subprocess.run(

@@ -13,11 +13,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import Connection
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from keeplast.tier.metadata import database
 
@@ -30,9 +33,19 @@ upgrade = command.upgrade
 def quick_databases() -> Iterator[None]:
     """Let every database that this process opens meanwhile be a quick one."""
     script = _script()
+    # Alembic compiles every migration each time that it is asked which there are.
+    migrations = ScriptDirectory.from_config(database._config())
+    compiled: dict[object, object] = {}
+    read_once = SimpleNamespace(from_config=lambda config: migrations)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_upgrade", lambda connection: _upgrade(connection, script))
         patch.setattr(database, "_set_up_sqlite", _set_up)
+        patch.setattr(database, "ScriptDirectory", read_once)
+        # What one engine has compiled of a statement serves all.
+        patch.setattr(SQLiteDialect_pysqlite, "__hash__", lambda dialect: 1)
+        patch.setattr(SQLiteDialect_pysqlite, "__eq__", lambda one, other: type(one) is type(other))
+        shared = property(lambda engine: compiled, lambda engine, own: None)
+        patch.setattr(Engine, "_compiled_cache", shared, raising=False)
         yield
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyspark
 from pyspark import SparkContext
 
+from keeplast.pipeline.runner import LOCAL_OPTIONS
 from tests.support.cleaning_process import descendants
 from tests.support.waiting import SECONDS_MAX, wait_until
 
@@ -33,6 +34,7 @@ SETTINGS = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": LOCAL_OPTIONS,
     # A lost executor takes its shuffle files along; there is no wait for them.
     "spark.shuffle.io.retryWait": "100ms",
     "spark.shuffle.io.maxRetries": "1",
@@ -109,6 +111,9 @@ def standalone_cluster(
         **(source_environment() if environment is None else environment),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_NO_DAEMONIZE": "1",
+        # Most of what such a process takes is compiling.
+        "SPARK_DAEMON_JAVA_OPTS": LOCAL_OPTIONS,
+        "SPARK_LAUNCHER_OPTS": LOCAL_OPTIONS,
     }
     started: list[subprocess.Popen[bytes]] = []
 

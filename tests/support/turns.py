@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hypothesis import settings
 
 EXAMPLES_WHOLE = 100
-EXAMPLES_SHARE = 15
+EXAMPLES_SHARE = 10
 """How many examples hypothesis draws for a test that does not say."""
 EXAMPLES_MIN = 2
 PROFILE = "keeplast"

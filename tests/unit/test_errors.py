@@ -21,6 +21,7 @@ from keeplast.errors import (
     making,
     parameter_words,
 )
+from tests.support.waiting import SECONDS_MAX
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,9 @@ except keeplast.InvalidError as error:
 
 def test_what_a_call_of_a_program_raises_names_its_parameters() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120
-    )
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True, text=True, check=True, timeout=SECONDS_MAX,
+    )  # fmt: skip
     assert "incremental=True" in done.stdout, done.stderr
     assert "--" not in done.stdout
 

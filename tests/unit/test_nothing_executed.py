@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 SOURCES = sorted((Path(__file__).parents[2] / "src" / "keeplast").rglob("*.py"))
 MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "dbm", "runpy"}
 CALLS = {"eval", "exec", "compile", "__import__"}
+WORD = re.compile(rf"(?<![.\w])({'|'.join(MODULES | CALLS)}|allow_pickle)\b|[^\x00-\x7f]")
+"""Without one of these there is nothing to find; letters beyond ASCII may stand for others."""
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SOURCES[0].parent)))
 def test_no_module_can_unpickle_or_evaluate(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    text = path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text if WORD.search(text) else "")):
         if isinstance(node, ast.Import):
             assert not {alias.name.partition(".")[0] for alias in node.names} & MODULES
         elif isinstance(node, ast.ImportFrom):

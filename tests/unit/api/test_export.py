@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 import keeplast
-from keeplast.api import attached_logs
 from keeplast.api.place import AskedPlace
 from keeplast.errors import InvalidError, RefusedError, StoppedError
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from tests.support.attached_world import PARTITION
-from tests.support.commanded_world import asked_world, end_of, state_up_to
+from tests.support.commanded_world import end_of, state_up_to
 from tests.support.committed_offsets import commit_offsets
 from tests.support.heard_export import HeardExport
 from tests.support.placed_logs import ANNA, BEN, FILLER, take_in
@@ -34,12 +32,6 @@ def place(request: pytest.FixtureRequest, data: Path, tmp_path: Path) -> AskedPl
             return keeplast.DirectoryLogs(data)
         case _:
             return keeplast.StoredLogs(take_in(data, tmp_path))
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
-    with asked_world(tmp_path_factory.mktemp("world"), attached_logs) as made:
-        yield made
 
 
 def rows(target: Path, topic: str = "t", number: int = 0) -> dict[bytes, bytes | None]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import keeplast
-from keeplast.api import attached_logs
 from keeplast.api.place import AskedPlace
 from keeplast.api.refusals import REFUSALS
 from keeplast.attach.proof.verification import AttachedVerifier
@@ -23,16 +22,7 @@ from keeplast.model.document import Verdict
 from keeplast.run.receipt import action_line, append_receipt
 from keeplast.service.verifying import Judgement, VerifyTerms
 from tests.support.attached_world import PARTITION
-from tests.support.commanded_world import asked_world
 from tests.support.placed_logs import take_in, write_directory
-from tests.support.verified_world import VerifiedWorld
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
-    """A partition of a live topic that was compacted once."""
-    with asked_world(tmp_path_factory.mktemp("world"), attached_logs) as made:
-        yield made
 
 
 @pytest.fixture

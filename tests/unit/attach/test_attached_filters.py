@@ -134,6 +134,7 @@ def test_clean_segments_without_a_dirty_key_are_not_read_and_all_stays_the_same(
     assert set() == without.filters()
 
 
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize(
     ("seed", "transacts", "strategy", "local_ms", "shape"),
     [

@@ -79,6 +79,7 @@ def manifests(layout: AivenLayout, segments: list[RemoteLogSegment]) -> list[Seg
     return [layout._read_manifest(layout._key(each.id, each.start_offset)) for each in segments]
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     ("variants", "expected"),
     [

@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import Mock
 
@@ -55,18 +57,29 @@ MERGING = replace(TOPIC, segment_bytes=12_000)
 LINEAGE = (LeaderEpoch(0, 0), LeaderEpoch(2, 130), LeaderEpoch(5, 300))
 
 
-def write_history(
-    root: Path, *, seed: int = 1, count: int = 400, keyless: bool = False, ends_early: bool = False,
+def write_history(root: Path, **history: int | bool) -> Path:
+    """Write the files of a history below ``root``; each history is made once in a process."""
+    directory = root / "t-0"
+    directory.mkdir(parents=True)
+    for name, data in files_of_history(**history):
+        (directory / name).write_bytes(data)
+    return directory
+
+
+@cache
+def files_of_history(
+    *, seed: int = 1, count: int = 260, keyless: bool = False, ends_early: bool = False,
     versions: bool = False,
-) -> Path:  # fmt: skip
-    """Write batches of every codec by plain and transactional producers, with offsets left out.
+) -> list[tuple[str, bytes]]:  # fmt: skip
+    """Make batches of every codec by plain and transactional producers, with offsets left out.
 
     With ``ends_early`` the last offsets of segments are among those, as a broker's cleaner leaves
     it, and a leader epoch may begin there. With ``versions`` records have them in headers, not in
     the order of the log, and some in a form that is none.
     """
     dice = random.Random(seed)
-    log = LogBuilder(root / "t-0", TOPIC)
+    root = TemporaryDirectory()
+    log = LogBuilder(Path(root.name) / "t-0", TOPIC)
     sending = log.producer(7), log.producer(8)
     is_open = [False, False]
     for number in range(count):
@@ -99,7 +112,8 @@ def write_history(
     for each in (0, 1):
         if is_open[each]:
             sending[each].commit()
-    return log.finish()
+    with root:
+        return [(each.name, each.read_bytes()) for each in log.finish().iterdir()]
 
 
 def _versions(dice: random.Random, number: int) -> tuple[tuple[bytes, bytes | None], ...]:
@@ -216,6 +230,7 @@ def check_servable(world: World, before: Sequence[RemoteLogSegment], end: int) -
             assert all(e.start_offset >= firsts[e.epoch] for e in each.epochs)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("cores", [1, 2])
 def test_readers_get_the_records_of_the_key_law(tmp_path: Path, seed: int, cores: int) -> None:
@@ -236,6 +251,7 @@ def test_readers_get_the_records_of_the_key_law(tmp_path: Path, seed: int, cores
     assert [] == world.tier.own()
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("shape", [None, *Shape])
 @pytest.mark.parametrize("cores", [1, 2])
 def test_an_output_ends_where_its_sources_do_although_their_last_batch_does_not(
@@ -356,6 +372,7 @@ def by_versions(records: Sequence[Record], end: int) -> list[Record]:
     return [each for each in records if each.offset >= end or best[each.key or b""] == rank(each)]
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("shape", [None, *Shape])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_record_stays_by_the_version_in_its_header_and_not_by_its_place(
@@ -398,6 +415,7 @@ def test_without_versions_a_round_by_header_leaves_what_one_by_offset_leaves(wor
     assert by_key_law(before, done) == world.tier.read().records()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("step", ["register", "announce", "decide"])
 @pytest.mark.parametrize("swaps", [0, 1])
 def test_a_round_that_fails_leaves_what_was_decided_and_nothing_else(
@@ -655,7 +673,7 @@ class Elected:
 
     def __init__(self, root: Path, seed: int = 1) -> None:
         """Leave four closed segments to the new leader."""
-        self.world = World(root, seed=seed)
+        self.world = World(root, seed=seed, count=400)
         self.directory = self.world.directory
         bases = sorted(int(path.name[:20]) for path in self.directory.glob("*.log"))
         self.raw = self.world.tier.read().records()
@@ -684,6 +702,7 @@ class Elected:
         return found[int(place * (len(found) - 1))]
 
 
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("place", [-1, 0.0, 0.5, 1.0, 2])
 def test_an_upload_over_a_round_by_a_new_leader_is_taken_by_the_next(
@@ -712,6 +731,7 @@ def test_an_upload_over_a_round_by_a_new_leader_is_taken_by_the_next(
     assert by_key_law(elected.raw, done) == world.tier.read().records()
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("place", [-1, 0.0, 0.5, 1.0])
 def test_a_segment_served_from_a_later_epoch_on_is_taken_from_its_beginning(
@@ -755,6 +775,7 @@ def test_a_segment_served_from_a_later_epoch_on_is_taken_from_its_beginning(
     assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("joins", [True, False])
 def test_an_output_around_a_late_copy_is_written_again_and_ends_it(

@@ -37,7 +37,7 @@ MARGIN = 8000
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_history(tmp_path_factory.mktemp("history"), count=250)
+    return write_history(tmp_path_factory.mktemp("history"), count=140)
 
 
 @pytest.fixture

@@ -170,6 +170,7 @@ def test_segments_written_within_the_grace_wait(world: AttachedWorld) -> None:
     assert START_MS == found.waiting[0].modified_ms
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("what", "words"),
     [

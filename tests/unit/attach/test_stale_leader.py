@@ -31,6 +31,7 @@ from keeplast.errors import (
     UnavailableError,
 )
 from tests.support.attached_world import AttachedWorld, ModelCluster, Steps
+from tests.support.turns import Turn
 
 GRACE_MS = 1000
 
@@ -86,14 +87,16 @@ def copied(world: AttachedWorld) -> None:
     world.upload(40, 49)
 
 
-def test_an_old_leader_that_answers_from_any_step_on_does_no_harm(tmp_path: Path) -> None:
+def test_an_old_leader_that_answers_from_any_step_on_does_no_harm(
+    tmp_path: Path, turn: Turn
+) -> None:
     """It has all that was acknowledged, or has not heard yet that the last of it is committed."""
     (tmp_path / "count").mkdir()
     counted, steps = divided(tmp_path / "count"), Steps()
     counted.live_through(steps)
     counted.close()
     ends: dict[str, int] = {}
-    for number in range(len(steps.names)):
+    for number in (each for each in range(len(steps.names)) if turn.takes(each, 3)):
         root = tmp_path / str(number)
         root.mkdir()
         world = divided(root)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,9 +108,6 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
 
     monkeypatch.setattr(wiring, "open_runner", open_runner)
     monkeypatch.setattr("keeplast.run.coordinator.Coordinator", Made)
-    for name in list(os.environ):
-        if name.startswith("KEEPLAST_"):
-            monkeypatch.delenv(name)
     return fake
 
 

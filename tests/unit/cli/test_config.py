@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,6 @@ import pytest
 from keeplast.config.definitions import DEFINITIONS
 from tests.support.small_log import write_log
 from tests.unit.cli.conftest import Command
-
-
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [each for each in os.environ if each.startswith("KEEPLAST_")]:
-        monkeypatch.delenv(name)
 
 
 def test_list_names_every_setting(keeplast: Command) -> None:

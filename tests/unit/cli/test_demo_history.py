@@ -155,7 +155,7 @@ def test_settings_of_the_user_do_not_change_what_is_read(
         repository.git("config", key, value)
     repository.write("a", "a content long enough to be found again" * 9)
     repository.commit()
-    repository.git("mv", "a", "é")
+    repository.git("mv", "a", "é".encode())
     repository.commit()
     history = assert_replay_gives_the_tree(tmp_path)
     assert [len(commit.changes) for commit in history.commits()] == [1, 2]

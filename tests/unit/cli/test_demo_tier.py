@@ -37,7 +37,7 @@ def test_a_lost_record_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         source.state[b"never appended"] = b"1"
 
     monkeypatch.setattr(Appender, "_apply", forgetful)
-    monkeypatch.setattr("keeplast.cli.demo.tier.RECORDS", 12_000)
+    monkeypatch.setattr("keeplast.cli.demo.tier.RECORDS", 6_000)
     result = run_demo()
     assert 1 == result.exit_code
     assert "NOT EQUAL: 1 keys differ; the store holds" in result.stdout

@@ -486,6 +486,7 @@ def edited(name: str, data: bytes) -> bytes:
             return b""
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     "name", ["letter", "number", "order", "cut", "end", "space", "twice", "left out", "nothing"]
 )
@@ -724,6 +725,7 @@ def test_a_partition_that_is_here_as_it_was_is_not_missed(
     assert "it held keys" not in run.err + (tmp_path / "gone.json").read_text()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     "name", ["other-0", "t-x", "tt-0.bak", "t", "t-0-changelog-1", "lost+found"]
 )
@@ -765,6 +767,7 @@ def test_a_copy_of_a_log_is_in_the_way_of_a_request_of_all_topics_too(
 FSCK = ["lost+found/#4711", "t-0/lost+found/#123", "t-1/notes", "notes", "u-0/x", "a/b/t-3/c"]
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("where", FSCK)
 @pytest.mark.parametrize("is_log", [True, False])
 def test_bytes_of_a_key_in_a_file_of_unknown_name_keep_a_certificate_back(
@@ -943,6 +946,7 @@ def test_a_damaged_list_of_requests_is_no_empty_one(
     assert 2 == keeplast("erase", "requests", data).code
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -1400,6 +1404,7 @@ def test_an_object_with_a_name_that_keeplast_never_gave_never_counts_as_searched
     assert 0 == keeplast("erase", "certify", *asked, *signed).code
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("where", ["lost+found/#1", "t-1/#77", "old", "t-7/{topic}/{segment}/x"])
 def test_an_object_of_unknown_name_with_a_key_keeps_a_certificate_back(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path, where: str

@@ -21,9 +21,8 @@ from keeplast.cli.frame.command import (
     terminate_on_signal,
 )
 from keeplast.cli.show.output import print_document
+from tests.support.waiting import SECONDS_MAX
 
-WAIT_SECONDS = 60
-"""Only ends what would hang."""
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 ENDINGS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
@@ -134,10 +133,10 @@ def test_a_second_signal_ends_at_once_what_may_crash(
         assert ([], [number]) == (codes, asked)
         if not is_over:
             signal.raise_signal(signal.SIGTERM)
-            assert ended.wait(WAIT_SECONDS)
+            assert ended.wait(SECONDS_MAX)
     if is_over:
         signal.raise_signal(signal.SIGTERM)
-        assert ended.wait(WAIT_SECONDS)
+        assert ended.wait(SECONDS_MAX)
     assert ([CODES[number]], [number], CODES[number]) == (codes, asked, signals.exit_code)
 
 
@@ -159,7 +158,7 @@ def test_signals_that_stop_nothing_end_nothing_at_once(
                 for each in set(threading.enumerate()) - others
                 if each.name == "keeplast-signals"
             ]
-        thread.join(WAIT_SECONDS)
+        thread.join(SECONDS_MAX)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert ([], False, -1) == (codes, thread.is_alive(), signal.set_wakeup_fd(-1))

@@ -61,6 +61,7 @@ def test_files_alone_would_show_old_values_that_no_start_of_a_broker_leaves(data
     assert STATE != read_partition(data_dir / "t-0").final_values()
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -26,13 +25,11 @@ HELP_TO_LIBRARIES_MAX = 4.0
 def start(*arguments: object, code: str | None = None) -> subprocess.Popen[str]:
     command = [sys.executable]
     command += ["-m", "keeplast"] if code is None else ["-c", code]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("KEEPLAST_")}
     return subprocess.Popen(
         [*command, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.page_steps import ROOT, PageShell, Step, read_steps
+from tests.support.page_steps import KEEPLAST, ROOT, PageShell, Step, read_steps
 
 PAGES_WITH_FILES = (
     "README.md",
@@ -41,13 +42,22 @@ FOLLOWED = (
 FIRST = "rm -rf build/try && mkdir -p build/try"
 DATED = "keeplast status"
 """Its output depends on the day, and of a store on the host's name."""
+NOW_MS = 1_795_953_600_000
+"""When pages are followed: later on the markers of a store's log take more bytes."""
+THEN = f"""\
+from keeplast.cli.main import main
+from keeplast.clock import SystemClock
+SystemClock.now_ms = lambda _: {NOW_MS}
+main()
+"""
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> PageShell:
     """A clone in which nothing was built."""
     (tmp_path / "src").symlink_to(ROOT / "src")
-    return PageShell(tmp_path)
+    script = KEEPLAST.format(python=sys.executable).replace("-m keeplast", f"-c '{THEN}'")
+    return PageShell(tmp_path, programs={"keeplast": script})
 
 
 def steps_in_a_clone(page: str) -> list[Step]:

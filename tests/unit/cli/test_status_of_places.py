@@ -84,6 +84,7 @@ def test_left_out_columns_are_named_everywhere(
     assert 2 == len(keeplast("status", place, "--limit", 1, "--json").document["partitions"])
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("kind", "option"),
     [

@@ -78,6 +78,7 @@ def test_a_clean_by_hand_leaves_a_receipt_and_takes_what_has_expired(
 IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

@@ -327,6 +327,7 @@ def test_a_terminal_shows_how_far_the_comparison_is(
     data: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
     clean(data)
+    monkeypatch.setenv("TERM", "xterm-256color")
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, highlight=False)
     monkeypatch.setattr("keeplast.cli.show.progress.stderr_console", lambda: console)

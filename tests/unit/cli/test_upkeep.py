@@ -78,6 +78,7 @@ VERBS = {
 }
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", VERBS)
 def test_what_a_kind_of_place_cannot_do_is_refused_with_the_reason_and_the_alternative(
     keeplast: Command, place: tuple[object, ...], name: str

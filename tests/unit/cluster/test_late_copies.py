@@ -43,7 +43,6 @@ BROKER, COMPACTOR = 1, -1001
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-Epochs = tuple[tuple[int, int], ...]
 
 
 class Story:

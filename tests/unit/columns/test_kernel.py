@@ -21,7 +21,7 @@ from keeplast import kernel_cache
 from keeplast.columns import kernel
 from tests.support.turns import Turn
 
-SHARES = 8
+SHARES = 16
 """Of the kernels, which take turns: to compile all of them takes half a minute."""
 
 START = """

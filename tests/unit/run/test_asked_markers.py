@@ -124,6 +124,7 @@ def random_segments(dice: random.Random, events_below: int) -> dict[int, bytes]:
     return segments
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("alter", [expects_no_transactions, expects_transactions_always])
 @pytest.mark.parametrize("topic", [SMALL_SEGMENTS, BY_TIMESTAMP], ids=["offset", "timestamp"])
 @pytest.mark.parametrize("choice", SHAPES, ids=lambda choice: choice.shape.name)

@@ -560,6 +560,7 @@ STEPS = (
 """What a process was about to do for the so-manieth time; the third batch ends a deletion."""
 
 
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize(("name", "time"), STEPS)
 def test_whatever_a_process_was_at_when_it_was_killed_the_next_one_ends_it(
     world: LoopWorld, name: str, time: int

@@ -125,6 +125,7 @@ class Failing(CountingObjects):
         return super().open_write(key)
 
 
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize(
     ("what", "nth"),
     # The first reads are of the first chunk's survey and first pass, then comes its second pass.

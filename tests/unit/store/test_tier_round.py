@@ -29,6 +29,7 @@ def objects_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "memory://" if request.param == "memory://" else f"file://{tmp_path / 'objects'}"
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", ["merged", "one by one", "vanishing tails", "emptied", "split"])
 def test_import_clean_and_export_leave_what_the_local_cleaner_leaves(
     tmp_path: Path, objects_url: str, name: str

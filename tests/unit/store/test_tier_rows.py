@@ -92,6 +92,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(("table", "change", "key", "problem"), CASES)
 def test_a_row_that_is_wrong_is_named_and_the_rest_is_verified(
     store: Store, table: str, change: str, key: Callable[[Store], str], problem: str | None

@@ -228,6 +228,7 @@ def no_route(store: Store, base: int) -> None:
     store.changed = replace(store.now, routes=routes)
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     ("mutate", "expected"),
     [
@@ -297,6 +298,7 @@ def flip(store: Store, base: int, suffix: str, at: int) -> bytes:
     return data
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("suffix", [LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, EPOCHS, FILTER])
 def test_a_flipped_byte_anywhere_in_any_kind_of_object_is_found(store: Store, suffix: str) -> None:
     if suffix == FILTER:  # Rounds write them.

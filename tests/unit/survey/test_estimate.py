@@ -176,6 +176,7 @@ DRAWS: dict[str, tuple[Draw, float]] = {
 """How keys are drawn, and within what factor the estimates have to be."""
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", DRAWS)
 def test_estimates_are_near_what_an_exact_plan_counts(name: str, tmp_path: Path) -> None:
     draw, factor = DRAWS[name]
@@ -324,6 +325,7 @@ def test_tombstones_past_their_horizon_go(tmp_path: Path) -> None:
         assert stats.messages_written == estimate.messages_written
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("keys", [3000, 20_000])
 def test_bounded_map_ends_the_round_where_it_is_full(keys: int, tmp_path: Path) -> None:
     drawn = np.random.default_rng(7).integers(0, 30_000, RECORDS)
@@ -363,6 +365,7 @@ def test_document_distinguishes_estimates_from_counts(tmp_path: Path) -> None:
     assert 1 == counted["stats"]["messages_read"]
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_seconds_follow_from_what_the_passes_read_and_write(codec: Codec, tmp_path: Path) -> None:
     keys = np.random.default_rng(7).integers(0, 30_000, RECORDS)

@@ -168,6 +168,7 @@ def test_a_directory_that_begins_above_the_store_cannot_replace_it(log: CleanedD
     assert before.routes == log.state.routes
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5, 6, 7, 8])
 def test_a_replacement_that_fails_changes_nothing(tmp_path: Path, nth: int) -> None:
     objects = FaultyObjects(open_objects("memory://"))

@@ -38,6 +38,7 @@ def log(tmp_path: Path, objects: FaultyObjects) -> Iterator[RemoteLog]:
     found.store.close()
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_kip_1272_failures_abort_the_operation_which_is_retried_later(

@@ -49,6 +49,7 @@ ACTS: dict[str, Callable[[TieredStore], object]] = {
 }
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("ahead_ms", JUMPS)
 @pytest.mark.parametrize("act", ACTS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.config.layers import OTHER_VARIABLES
+from tests.support.waiting import SECONDS_MAX
 from tools.reference.commands import all_commands, voice_anywhere
 from tools.reference.man_pages import ENVIRONMENT, escaped, pages
 
@@ -62,7 +63,7 @@ def test_every_variable_of_its_own_is_named() -> None:
 def test_a_formatter_takes_a_page_without_a_word(name: str) -> None:
     done = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-P-cbou"],
-        input=pages()[name], capture_output=True, text=True, check=True, timeout=60,
+        input=pages()[name], capture_output=True, text=True, check=True, timeout=SECONDS_MAX,
     )  # fmt: skip
     assert ("", True) == (done.stderr, "EXIT STATUS" in done.stdout)
 

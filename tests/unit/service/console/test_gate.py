@@ -61,6 +61,7 @@ def closed(source: FixedSource) -> Site:
     return Site(source, CLOSED, peer=STRANGER)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS, *MEASURED, "/enter", "/static/console.css"])
 def test_on_loopback_everything_may_be_looked_at(site: Site, path: str) -> None:
     answer = site.get(path)
@@ -78,6 +79,7 @@ def test_from_elsewhere_a_page_asks_for_a_token(closed: Site, path: str) -> None
     assert "orders" not in answer.text
 
 
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize(
     ("wanted", "landed"),
     [
@@ -113,6 +115,7 @@ def test_from_elsewhere_a_document_is_refused_without_a_token(closed: Site, path
     assert 401 == wrong.status_code
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS, *MEASURED])
 def test_a_token_opens_everything_that_shows(closed: Site, path: str) -> None:
     assert 200 == closed.get(path, authorization=f"Bearer {VIEWER}").status_code
@@ -126,6 +129,7 @@ def test_a_token_opens_everything_that_shows(closed: Site, path: str) -> None:
     assert 200 == closed.get(path).status_code
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS])
 def test_no_token_counts_in_a_url(closed: Site, path: str) -> None:
     assert closed.get(f"{path}?token={VIEWER}").status_code in (303, 401)
@@ -208,6 +212,7 @@ def test_metrics_may_be_opened_alone(source: FixedSource, path: str) -> None:
     assert 303 == site.get("/").status_code
 
 
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS, *MEASURED, "/enter", "/static/console.js"])
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:9590", "127.0.0.1:80", "127.0.0.1@evil", "", "a b", "[:"]
@@ -222,6 +227,7 @@ def test_a_name_of_ours_is_known(source: FixedSource, host: str) -> None:
     assert 200 == site.get("/", host=host).status_code
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("path", [*ACTIONS, "/enter", "/leave"])
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9591", ""])
 def test_a_form_of_another_origin_does_nothing(
@@ -532,6 +538,7 @@ def test_a_query_that_means_nothing_is_refused(site: Site, query: str) -> None:
         assert 400 == site.get(path + query).status_code
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     "path",
     [

@@ -67,6 +67,7 @@ def explained(root: Path, key: str, *more: str) -> Any:
     return json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     ("fields", "key", "more"),
     [
@@ -210,6 +211,7 @@ def test_a_key_is_in_no_address_no_header_and_no_other_page(
     assert 400 == keys.get(f"/keys?{urlencode({'key': SECRET})}").status_code
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("fields", "code", "said"),
     [

@@ -57,6 +57,7 @@ def names(site: Site, query: str) -> list[str]:
     return re.findall(r'<th scope="row"><a href="[^"]+">(?:<[^>]+>)*([^<]+)', text)
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
@@ -82,6 +83,7 @@ def test_a_filter_finds_what_fits_all_of_it(
     assert len(shown) == len(set(shown))
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
@@ -128,6 +130,7 @@ ORDERS = {
 """The rows of a list by each column, both ways."""
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("sort", ORDERS)
 def test_every_column_orders_both_ways_and_what_is_not_known_is_last(
     many: FixedSource, sort: str

@@ -189,6 +189,7 @@ def test_no_route_takes_a_form_of_another_origin(source: FixedSource, port: int)
     assert not source.wishes.has_wishes
 
 
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize(
     ("line", "headers", "body"),
     [
@@ -230,6 +231,7 @@ def test_a_bad_request_fails_nothing(
 FORM = (b"Content-Type: application/x-www-form-urlencoded", b"Sec-Fetch-Site: same-origin")
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("expected", "line", "headers", "body"),
     [
@@ -269,6 +271,7 @@ def test_a_tls_handshake_that_says_nothing_ends_as_a_silent_request_does(
         assert b"" == received
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     "target",
     [

@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("keeplast")
     group.addoption("--all", action="store_true", help="run every case of every matrix")
     group.addoption("--long", action="store_true", help="run the long forms too")
-    group.addoption("--weights", action="store_true", help="print what each file took, by weight")
+    group.addoption("--weights", action="store_true", help="print, and judge, what each file took")
     group.addoption("--record-json", type=Path, metavar="DIR", help="keep what --json prints there")
     group.addoption("--turn", type=int, help="which share of large matrices runs (the day)")
 
@@ -254,9 +254,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _out_of_weight(config: pytest.Config) -> list[str]:
-    """Return the files of a whole short run that took far more than their weight."""
+    """Return the files of a whole short run that took far more than their weight, if asked.
+
+    On a new machine kernels are compiled in the file that comes first, which is no fault of it.
+    """
     is_whole = [Path(each).resolve() for each in config.args] == [Path(__file__).parent]
-    if not is_whole or config.option.all or config.option.long or config.option.keyword:
+    if not (
+        is_whole and config.option.weights
+        and not (config.option.all or config.option.long or config.option.keyword)
+    ):  # fmt: skip
         return []
     return too_heavy(config.stash[COSTS].seconds, read_weights(WEIGHTS.read_text("utf-8")))
 

@@ -8,8 +8,8 @@ Statements are ``ast.stmt`` without imports and strings that stand alone (docstr
 only go down: a figure that lies more than one per cent below it is out of it too, until it is
 lowered. Raising one needs a decision page. Below a limit a figure may move.
 
-What ``make test`` takes is the sum of the weights that ``tests/weights.toml`` declares; a run holds
-each file to its weight.
+What ``make test`` takes is the sum of the weights that ``tests/weights.toml`` declares; a run
+with ``--weights`` holds each file to its weight.
 
 The rule that a reader must not break: each figure is of the files as they lie there, and by nothing
 else: no figure depends on the machine, the day or what was run before.

@@ -168,7 +168,7 @@ def _look(
     brokers: GroupReader | None,
 ) -> PlaceStatus:
     from keeplast.cli.frame.round_options import work_of
-    from keeplast.cli.show.output import say, stderr_console
+    from keeplast.cli.show.output import say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.inspect.status import TombstoneReading
     from keeplast.run.events import StopSwitch
@@ -184,7 +184,7 @@ def _look(
             tombstones=None if look.tombstones is None else TombstoneReading(look.tombstones.value),
             round_seconds=look.round_seconds, erased_by=look.erased_by, open_runner=open_runner,
             receipt=found.path("receipt"), brokers=brokers,
-            planned=events.planned if stderr_console().is_terminal else None,
+            planned=events.planned if events.has_bar else None,
             progressed=events.progressed,
         )  # fmt: skip
         answer = place.status(scope, terms)

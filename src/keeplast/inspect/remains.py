@@ -3,8 +3,8 @@
 The rules that a reader must not break:
 
 - Nothing here is held or written, and no lock is taken.
-- A file that could not be read to its end is reported with a ``problem``, and never counts as
-  searched.
+- A file that could not be read to its end is reported with a ``problem``, which keeps a
+  certificate back.
 
 A segment that a round or a broker has replaced has its records until its file goes, and so has a
 directory that a broker disposes of. Such a file is read batch by batch. ``explain`` searches it as

@@ -76,8 +76,7 @@ class _AskedDirectory:
             log.path, self.marked, found.key, files, values_bytes_max=asked.values_bytes_max,
             planned=planned, progressed=progressed,
         )  # fmt: skip
-        unseen = tuple(each.fault for each in remains if each.problem)
-        return SearchedKey(found, remains, unseen)
+        return SearchedKey(found, remains, tuple(each.fault for each in remains if each.problem))
 
 
 def answer_from_directory(

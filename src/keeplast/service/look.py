@@ -31,7 +31,7 @@ from keeplast.run.commit import shielded
 from keeplast.run.coordinator import Coordinator
 from keeplast.service.schedule import SetAside, TurnHistory, daemon_pace
 from keeplast.service.snapshot import DirectoryLook, PartitionFacts
-from keeplast.service.status import State, find_sizes, find_timestamp_ahead_max, measured
+from keeplast.service.status import State, find_sizes, find_timestamp_ahead_max
 from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import PartitionReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -306,5 +306,5 @@ class WatchedLogs:
         return DirectoryLook(
             self._root, looked_ms, True, daemon_pace(selection.settings.cleaner_config(), None),
             found, selection.decided, dict(marks), dict(failures),
-            find_sizes(selection.directory, self._files, measured(found)), selection.settings,
+            find_sizes(selection.directory, self._files, found), selection.settings,
         )  # fmt: skip

@@ -34,7 +34,6 @@ from keeplast.service.status import (
     find_sizes,
     find_timestamp_ahead_max,
     join_status,
-    measured,
 )
 from keeplast.survey.report import PartitionReport, RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -119,7 +118,7 @@ def look_at_directory(
     )
     return DirectoryLook(
         root, now_ms, is_locked(root), daemon_pace(cleaner, round_seconds), tuple(found),
-        selection.decided, marks, failures, find_sizes(selection.directory, files, measured(found)),
+        selection.decided, marks, failures, find_sizes(selection.directory, files, found),
         settings, tuple(warnings),
     )  # fmt: skip
 

@@ -386,12 +386,15 @@ def find_last_rounds(entries: Iterable[Entry]) -> dict[TopicPartition, LastRound
 
 
 def find_sizes(
-    directory: DataDirectory, files: FileSystem, known: Mapping[TopicPartition, int] = {}
+    directory: DataDirectory,
+    files: FileSystem,
+    found: Iterable[tuple[PartitionRequest, LogStatus | Exception]] = (),
 ) -> dict[TopicPartition, int]:
     """Return the bytes of every log in the directory that a daemon may have to clean.
 
-    Those in ``known`` are not measured again.
+    Those that a look has ``found`` are not measured again.
     """
+    known = {each.partition: log.size_bytes for each, log in found if isinstance(log, LogStatus)}
     return {
         entry.partition: known[entry.partition]
         if entry.partition in known
@@ -399,13 +402,6 @@ def find_sizes(
         for entry in directory.partitions
         if entry.mark is None and entry.partition.topic != METADATA_TOPIC
     }
-
-
-def measured(
-    found: Iterable[tuple[PartitionRequest, LogStatus | Exception]],
-) -> dict[TopicPartition, int]:
-    """Return the bytes of the logs that a look has found."""
-    return {each.partition: log.size_bytes for each, log in found if isinstance(log, LogStatus)}
 
 
 def _size_bytes(path: Path, files: FileSystem) -> int:

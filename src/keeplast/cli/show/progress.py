@@ -64,6 +64,11 @@ class ProgressEvents:
         if self._progress is not None:
             self._progress.stop()
 
+    @property
+    def has_bar(self) -> bool:
+        """Say whether planned bytes are shown."""
+        return self._progress is not None
+
     def _pause_bar(self) -> None:
         """Take the bar away, so that something else can move there."""
         if self._progress is not None:

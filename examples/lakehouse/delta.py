@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from increments import COLUMNS, SCHEMA, read_increment
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import keeplast
 
@@ -54,7 +55,10 @@ def bring_up_to_date(place: Path, export: Path) -> str:
 
 def rows(place: Path) -> dict[tuple[int, bytes], bytes]:
     """Return what the table has."""
-    table = pa.table(DeltaTable(str(place)).to_pyarrow_table())
+    # A file system of pyarrow's own: threads of pyarrow that still hold deltalake's file system,
+    # which is written in Python, abort the process where the interpreter ends before them.
+    files = SubTreeFileSystem(str(place), LocalFileSystem())
+    table = pa.table(DeltaTable(str(place)).to_pyarrow_table(filesystem=files))
     return {(row["partition"], row["key"]): row["value"] for row in table.to_pylist()}
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from Crypto.PublicKey import RSA
+from msgspec import Struct
 
 from benchmarks.machine import describe, machine
 from benchmarks.options import positive
@@ -91,8 +92,7 @@ LOGS = ((100, 140, Codec.NONE), (1000, 14, Codec.ZSTD))
 """Bytes of a value, records of a batch, codec."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """One round: what it read of the log, and took; requests and bytes of its remote tier."""
 
     log_bytes: int

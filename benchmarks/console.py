@@ -29,9 +29,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Event, Semaphore
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.machine import describe, machine
 from benchmarks.options import positive
@@ -60,8 +62,7 @@ TOKEN = "a-token-of-the-benchmark"
 ANSWER_SECONDS_MAX = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Console:
+class Console(Struct, frozen=True):
     """A console under measurement: its process and port, and what its first look took."""
 
     process_id: int

@@ -14,9 +14,10 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from benchmarks.process_figures import busiest_thread_seconds, thread_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, Workload, WrittenLog
@@ -30,8 +31,7 @@ BYTES_PER_KEY = 24
 LOAD_FACTOR = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """One cleaning of one log.
 
     ``held_bytes`` is the peak above the loaded process, ``cpu_seconds`` the processor time of the

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.run import RESULTS
 
@@ -29,8 +30,7 @@ TIB, PARTITIONS, KEYS = 100.0, 10_000, 1e11
 """What is predicted unless something else is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slopes:
+class Slopes(Struct, frozen=True):
     """Processor seconds of one core."""
 
     seconds_a_mib: float

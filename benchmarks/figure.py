@@ -7,8 +7,9 @@ panel. The same input always gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
+
+from msgspec import Struct
 
 WIDTH = 760
 LABEL_WIDTH = 250
@@ -22,8 +23,7 @@ OURS, THEIRS, TEXT = "#2a6f97", "#b8b8b8", "#777777"
 """Grey for others; the text must be readable on a dark page too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One row of a panel; ``text`` is written next to it."""
 
     label: str
@@ -32,8 +32,7 @@ class Bar:
     is_ours: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """Bars that may be compared with each other."""
 
     title: str

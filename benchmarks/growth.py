@@ -21,11 +21,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from benchmarks.contestants import MIB, Keeplast, measure
 from benchmarks.machine import describe, is_same, machine
@@ -44,8 +45,7 @@ CORES_RATIO = 1.7
 LOG_SIZE, PARTITIONS, CORES = "log size", "partitions", "cores"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One log of a series. ``clock`` and ``work`` are seconds, a count each turn, in order.
 
     Those by the clock are without the removal of replaced files; ``held_bytes`` is the most of all.
@@ -77,8 +77,7 @@ class Point:
         return 1000 * self.cpu_seconds * MIB / self.log_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """What one cleaning took."""
 
     seconds: float
@@ -87,8 +86,7 @@ class Count:
     bytes_written: int
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A point to measure: one log in a process of its own, or a directory of equal ones."""
 
     series: str
@@ -266,7 +264,7 @@ def main() -> None:
                 "version": VERSION,
                 "scale": arguments.scale,
                 "machine": conditions,
-                "points": [asdict(p) for p in points],
+                "points": [to_builtins(p) for p in points],
             }
             arguments.out.write_text(json.dumps(document, indent=1) + "\n")
             arguments.out.with_suffix(".md").write_text(table(points, conditions) + "\n")

@@ -14,10 +14,10 @@ import functools
 import multiprocessing
 import os
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.contestants import MIB
 from keeplast.format import offset_index, producer_snapshot, time_index
@@ -39,8 +39,7 @@ HEAD_BYTES = 61
 TOPIC = TopicConfig(cleanup_policy=frozenset({"compact"}))
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """So many partitions of so many closed segments each, and an empty active one."""
 
     partitions: int
@@ -154,8 +153,7 @@ def survey_all(shape: Shape, files: MadeUpFiles) -> list[Survey]:
     return surveys
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What the surveys of a shape took: memory that grew, and processor time."""
 
     grown_bytes: int

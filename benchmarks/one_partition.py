@@ -18,9 +18,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from benchmarks.later_removals import LaterRemovals
 from benchmarks.machine import describe, machine
@@ -55,8 +57,7 @@ SECONDS_MAX = 900
 Counts = list[tuple[float, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """The counts of one log on one master, of cold sessions or warm ones, by side."""
 
     log: str
@@ -185,7 +186,8 @@ def _session(place: Path, workload: Workload, master: str, first: str, warm: int
 
 
 def _fields(workload: Workload) -> dict[str, Any]:
-    return asdict(workload) | {"codec": int(workload.codec)}
+    found: dict[str, Any] = to_builtins(workload)
+    return found
 
 
 def _workload(text: str) -> Workload:

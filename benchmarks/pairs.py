@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 PAIRS_MIN = 5
 SPREAD_MAX = 1 / 3
@@ -25,8 +26,7 @@ class Verdict(enum.Enum):
     DIFFER = "not judged: the pairs differ by more than a third"
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """Seconds of two sides by one clock; those at one place were measured in the same turn."""
 
     ours: tuple[float, ...]
@@ -51,8 +51,7 @@ class Pairs:
         return max(ratios) / min(ratios) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Two sides by the clock and, where it is known, by processor time."""
 
     by_clock: Pairs

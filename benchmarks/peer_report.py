@@ -8,8 +8,10 @@ count. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.figure import Bar, Panel, draw
 from benchmarks.machine import describe
@@ -19,8 +21,7 @@ MIB = 1 << 20
 OURS = "keeplast"
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """One count of a contestant on a directory; ``failure`` says why there is nothing.
 
     Start-up is not part of ``seconds``, nor the removal of replaced files. ``bytes_read`` counts
@@ -58,8 +59,7 @@ class Taken:
         return f"{self.directory}: {self.contestant}: {said}"
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """``faster`` is to be at least ``ratio`` times as fast as ``slower`` on a directory.
 
     ``of`` is part of the directory's name. With ``by_work`` the ratio of processor time must reach

@@ -20,11 +20,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from benchmarks.contestants import LOAD_FACTOR, MIB, NOW_MS
 from benchmarks.machine import is_same, machine
@@ -61,8 +62,7 @@ CUT_PARTITIONS_MAX = 16
 """Shapes that cut a partition are only for directories of few; the planner picks them likewise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """Logs to clean: ``partitions`` of one kind that together have the size of the workload."""
 
     workload: Workload
@@ -203,7 +203,7 @@ def measure_worker(
     contestant: str, cores: int, directory: Directory, place: Path, shape: Shape | None = None
 ) -> dict[str, Any]:
     """Run :mod:`benchmarks.peer_worker` in a process of its own."""
-    workload = asdict(directory.workload) | {"codec": int(directory.workload.codec)}
+    workload = to_builtins(directory.workload)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "benchmarks.peer_worker", contestant, str(place)),
@@ -314,7 +314,7 @@ def document(taken: list[Taken], scale: float) -> dict[str, Any]:
         "machine": machine(),
         "kafka": {"version": KAFKA_VERSION, "java_options": list(LIKE_A_BROKER),
                   "map_bytes": KAFKA_MAP_BYTES},
-        "taken": [asdict(one) for one in taken],
+        "taken": [to_builtins(one) for one in taken],
     }  # fmt: skip
 
 
@@ -339,7 +339,7 @@ def main() -> None:
         for one in run(chosen, names, arguments.pairs, Path(scratch), list(taken)):
             taken.append(one)
             print(one.line(), flush=True)
-            first["taken"] = [asdict(each) for each in taken]
+            first["taken"] = [to_builtins(each) for each in taken]
             _store(first, taken, arguments.out, arguments.figure)
     print()
     print(tables(taken, first))

@@ -7,8 +7,9 @@ may say of its goal is decided in :mod:`benchmarks.pairs`. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from benchmarks.contestants import MIB, Measure
 from benchmarks.figure import Bar, Panel, draw
@@ -25,8 +26,7 @@ BYTES_PER_KEY_MAX = 40
 LARGEST_BATCHES_MAX = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One log to measure. A goal is the ratio to reach, with one core or with all of them."""
 
     workload: Workload
@@ -36,8 +36,7 @@ class Row:
     is_memory_row: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """A row and what was measured, turn by turn; a tuple is empty when its side did not run.
 
     ``keeplast`` has one core, ``all_cores`` threads on all of them, ``spark`` a warm session there.
@@ -82,7 +81,7 @@ def _times(measures: Sequence[Measure]) -> Iterator[tuple[float, float | None]]:
 
 def stored(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Return the results as they lie in the file."""
-    return [asdict(result) for result in results]
+    return [to_builtins(result) for result in results]
 
 
 def results_of(document: Mapping[str, Any]) -> list[Result]:

@@ -7,8 +7,9 @@ from where on a shape is ahead, not what a cluster was seen to do. Memory is tak
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benchmarks.run import RESULTS
 from keeplast.cleaner.shapes import (

@@ -23,11 +23,12 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.options import positive
 from benchmarks.run import marks
@@ -51,8 +52,7 @@ SLOT_BYTES = 24
 PARTITION = TopicPartition(TOPIC, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(Struct, frozen=True):
     """The seconds of one round, by the clock: both passes, and the rest of the call."""
 
     index: float
@@ -60,8 +60,7 @@ class Stages:
     rest: float
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """The least seconds of one read, one CRC and one map access a record, each by itself."""
 
     read: float

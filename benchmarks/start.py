@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.machine import describe, machine
 from benchmarks.options import positive
@@ -34,8 +35,7 @@ SETTINGS = ("--topic", TOPIC, "--config", "cleanup.policy=compact")
 COMMAND_SECONDS_MAX = 900
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """Seconds of one command."""
 
     clock: float

@@ -13,10 +13,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.options import positive
 from benchmarks.pairs import PAIRS_MIN, compare, least
@@ -47,8 +48,7 @@ TOPICS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One log: bytes of a value, codec, and which part of it is clean already."""
 
     value_bytes: int

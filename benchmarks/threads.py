@@ -21,9 +21,11 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.machine import describe, machine
 from benchmarks.options import positive
@@ -53,8 +55,7 @@ Counts = list[tuple[float, float]]
 APART_SECONDS_MAX = 600
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(Struct, frozen=True):
     """One log by one strategy, in one group or many: the counts by each number of threads.
 
     ``apart`` is what two processes took together for two logs.

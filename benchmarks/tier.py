@@ -14,8 +14,11 @@ import random
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.columns import kernel
@@ -114,8 +117,7 @@ class _MeteredWriter:
         self._writer.abort()
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """The rounds of one workload; ``log_bytes`` is the live log before them, on average."""
 
     workload: str
@@ -316,7 +318,7 @@ def main() -> None:
         )  # fmt: skip
     document = {
         "segments": options.segments, "segment_mib": options.segment_mib,
-        "value_bytes": options.value_bytes, "rounds": [asdict(row) for row in rows],
+        "value_bytes": options.value_bytes, "rounds": [to_builtins(row) for row in rows],
     }  # fmt: skip
     (options.results / "tier.json").write_text(json.dumps(document, indent=1) + "\n")
     (options.results / "tier.md").write_text(table(rows))

@@ -14,10 +14,11 @@ the rule of an append as well), and an empty active segment ends the log.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.format import producer_snapshot
@@ -40,8 +41,7 @@ _CRC_AT = 17
 _CRC_FROM = 21
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """What a log for a measurement looks like; ``log_bytes`` is its size as it lies on disk."""
 
     name: str
@@ -55,8 +55,7 @@ class Workload:
     """Leaves ``records_per_key`` aside."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLog:
+class WrittenLog(Struct, frozen=True):
     """What was written: the partition directory and the facts a measurement relates to.
 
     ``first_dirty`` is where the clean section ends, exclusive; 0 without one.
@@ -70,8 +69,7 @@ class WrittenLog:
     first_dirty: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
+class _Template(Struct, frozen=True):
     """One batch with everything in place but keys, values and the header's variable fields."""
 
     data: NDArray[np.uint8]

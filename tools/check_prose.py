@@ -27,8 +27,9 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
 VALE = ROOT / "build" / "bin" / "vale"
@@ -43,8 +44,7 @@ NAME = "`x`"
 HELPS = ("help", "epilog", "short_help")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One place that a rule does not allow."""
 
     path: str

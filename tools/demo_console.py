@@ -20,9 +20,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cli.main import app
 from keeplast.format import leader_epoch, offset_index, time_index
@@ -71,8 +72,7 @@ SEGMENTS_WRITTEN_MAX = 450
 DAMAGED, HELD = "sessions-0", "invoices-0"
 
 
-@dataclass(frozen=True, slots=True)
-class DemoLog:
+class DemoLog(Struct, frozen=True):
     """A log: how many keys it has, its rounds, and how many hours old its segments are.
 
     ``rounds`` are in order: how many hours ago each was, and the segments that came before it.

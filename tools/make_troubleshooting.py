@@ -16,8 +16,9 @@ import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast import errors
 from keeplast.service.catalogue import AREAS, ENTRY_PARTS, read_entries
@@ -45,8 +46,7 @@ The end of a message shows its values, as in `path=… offset=…`. Below, `…`
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """A place that makes an error: its code where it stands there as text, else the expression."""
 
     path: Path

@@ -22,9 +22,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -45,8 +46,7 @@ ENOUGH_RUNS = 200
 """So many runs have everything in them that a guard is for; fewer may not."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """What is simulated: one run of a seed, and what runs are counted in."""
 
     simulate: Callable[..., Any]

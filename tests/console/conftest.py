@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.cleaner.log_order import Choice
@@ -68,8 +69,7 @@ def browser(chromium: Browser) -> Browser:
     return chromium
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """A console that is running: where, of what, and the loop that it shows."""
 
     address: str

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Choice
 from keeplast.clock import SystemClock
@@ -139,7 +141,9 @@ def with_another_reason(served: Served, reason: str, *, serials: int = 1) -> Non
         for each in found.status.partitions
     )
     served.source.found = replace(
-        found, serial=found.serial + serials, status=replace(found.status, partitions=partitions)
+        found,
+        serial=found.serial + serials,
+        status=dataclasses.replace(found.status, partitions=partitions),
     )
 
 
@@ -242,8 +246,7 @@ def test_without_script_everything_can_be_reached(
     assert 1 == len(browser.all("form[action='/do/pause']"))
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """A loop in a process of its own: its logs, and the printed link to its console."""
 
     root: Path

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import keeplast as package
 from keeplast.cleaner.log_order import Choice
@@ -297,7 +298,10 @@ def test_text_of_strangers_runs_nowhere(browser: Browser, seen: ConsoleView) -> 
     assert seen.status is not None
     strange = PartitionStatus(TopicPartition(HOSTILE, 0), State.UNREADABLE, HOSTILE)
     view = replace(
-        seen, place=HOSTILE, problem=HOSTILE, status=replace(seen.status, partitions=(strange,))
+        seen,
+        place=HOSTILE,
+        problem=HOSTILE,
+        status=dataclasses.replace(seen.status, partitions=(strange,)),
     )
     with serving(view) as console:
         for path in (

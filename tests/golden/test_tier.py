@@ -6,10 +6,10 @@ Everything is eligible, in both; what remains is what the local cleaner leaves.
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.batch import RecordBatch

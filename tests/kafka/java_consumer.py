@@ -7,7 +7,8 @@ them: what is not printable, and the backslash, as ``\\xHH``.
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tests.kafka.broker import HEAP, QUICK_START, broker_libs
 from tests.support.live_rounds import Got
@@ -18,8 +19,7 @@ _BYTES = "org.apache.kafka.common.serialization.BytesDeserializer"
 _SHOWN = ("timestamp", "offset", "headers", "key", "value")
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A record as the console consumer prints it."""
 
     timestamp: int

@@ -9,12 +9,12 @@ producers got acknowledged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from msgspec import Struct
 
 from keeplast.tier.objects.stores import open_tree
 from tests.kafka.broker import VERSIONS, Broker, tier_settings
@@ -47,8 +47,7 @@ CACHED = {"zstd and encrypted", "plain"}
 """Variants in which brokers keep chunks in memory."""
 
 
-@dataclass(frozen=True)
-class Tiered:
+class Tiered(Struct, frozen=True):
     """A broker whose storage plugin is Aiven's, and how keeplast learns of that."""
 
     broker: Broker

@@ -14,10 +14,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from keeplast.clock import SystemClock
 from keeplast.cluster.client import ClusterClient
@@ -55,8 +55,7 @@ BLOCK_BYTES = 512
 _LIVE = (DecisionState.PUBLISHED, DecisionState.COLLECTING, DecisionState.COLLECTED)
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """What there is at one moment: bytes, but for the counts."""
 
     records: int

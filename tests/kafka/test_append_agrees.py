@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from keeplast.format import producer_snapshot
 from keeplast.format.compression import Codec
@@ -27,8 +27,7 @@ SAME_BYTES = (".log", ".index", ".timeindex", ".txnindex", "leader-epoch-checkpo
 CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One append: as the oracle's script says it, and as ours does."""
 
     script: dict[str, Any]

@@ -8,14 +8,16 @@ consumers read of either is judged by what was acknowledged (:mod:`tests.support
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.kafka.broker import Broker, tier_settings, tiered_broker
 from tests.kafka.test_attach import create
@@ -42,8 +44,7 @@ REBUILT = ("segments that this cluster never heard of", "a compactor was at work
 """Why it is refused: on a clone that was made before the first round, and behind it."""
 
 
-@dataclass(frozen=True)
-class Compacting:
+class Compacting(Struct, frozen=True):
     """Who compacts the topic of a cluster by a decision log, whose file is ``store``."""
 
     broker: Broker
@@ -74,8 +75,7 @@ class Compacting:
         return json.dumps(document)
 
 
-@dataclass(frozen=True)
-class Original:
+class Original(Struct, frozen=True):
     """The cluster that was there first, and what its producers got acknowledged."""
 
     broker: Broker
@@ -128,7 +128,7 @@ def test_whatever_is_tried_on_a_clone_is_refused_and_deletes_nothing(
     original.fill()
     for number, name in enumerate(("before", "behind")):
         with original.clone(tmp_path / name) as clone:
-            of_clone = replace(original.acknowledged, address=clone.address)
+            of_clone = dataclasses.replace(original.acknowledged, address=clone.address)
             of_clone.judge(0, is_starting=True)
             own = replace(original.compacting, broker=clone, store=clone.root / "own.db")
             copied = replace(own, store=clone.root / "copied.db")

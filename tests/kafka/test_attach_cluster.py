@@ -14,10 +14,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
@@ -78,8 +80,7 @@ WISH = RoundWish(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     """What runs, what producers got acknowledged, and one decision log."""
 
     brokers: TieredCluster

@@ -7,10 +7,10 @@ those of the scenarios as they were tried by hand (attach.md).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.attach.held.metadata_view import AttachTerms
@@ -168,7 +169,7 @@ def begin_copy(
     copy = replace(
         first, id=RemoteLogSegmentId(first.id.partition, b"late" + start.to_bytes(12, "big")),
         broker_id=1, start_offset=start, end_offset=end, size_bytes=len(data),
-        epochs=tuple(replace(each, start_offset=start) for each in first.epochs),
+        epochs=tuple(dataclasses.replace(each, start_offset=start) for each in first.epochs),
         event_timestamp_ms=SystemClock().now_ms(), custom_metadata=None,
         state=RemoteLogSegmentState.COPY_SEGMENT_STARTED, tags=(),
     )  # fmt: skip

@@ -7,12 +7,12 @@ before the round; nothing here asks keeplast which tombstones went.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.format.message_set import read_batches

@@ -7,10 +7,10 @@ readers at any offset and time, a second round over the first, a clean restart a
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+from msgspec.structs import replace
 
 from keeplast.attach.rounds.round import RoundWish
 from keeplast.errors import RefusedError

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     pkcs12,
 )
+from msgspec import Struct
 
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
@@ -82,8 +82,7 @@ OPERATIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Secured:
+class Secured(Struct, frozen=True):
     """A broker, and at which port it lets in each of its clients that need a name."""
 
     broker: Broker

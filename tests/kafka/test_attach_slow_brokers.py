@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from keeplast.cluster import check
 from tests.kafka.broker import VERSIONS, Broker, broker_libs, tiered_broker
@@ -30,8 +30,7 @@ TOPIC = "slow"
 RECORDS = 3000
 
 
-@dataclass(frozen=True)
-class Slow:
+class Slow(Struct, frozen=True):
     """A broker that waits before each request, and the file that grows with each."""
 
     broker: Broker

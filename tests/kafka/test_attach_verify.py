@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from keeplast.errors import RefusedError
 from keeplast.format import leader_epoch
@@ -40,8 +40,7 @@ FILES = LocalFiles()
 pytestmark = pytest.mark.kafka
 
 
-@dataclass(frozen=True)
-class Chance:
+class Chance(Struct, frozen=True):
     """What a seed gives: a log, and under what limits it is looked at."""
 
     operations: list[Json]

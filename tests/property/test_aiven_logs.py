@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts import aiven_log
 from keeplast.cluster.layouts.aiven import (

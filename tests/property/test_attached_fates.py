@@ -13,13 +13,13 @@ import random
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keeplast.attach.rounds.round import clean_attached
 from keeplast.attach.upkeep.replaced_segments import collect, repair

@@ -8,17 +8,18 @@ decompressed.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
 from keeplast.cluster.layouts.local_storage import SEGMENTS
@@ -459,7 +460,7 @@ def cluster(tmp_path: Path) -> Iterator[InCluster]:
 def test_a_task_elsewhere_finds_what_this_process_finds(cluster: InCluster) -> None:
     cluster.world.clean(MERGED, margin=MARGIN)
     keys = keys_of_file(SERVED, HASHER, [ATTACHED.topic])
-    for asked in (keys, replace(keys, plain=None)):
+    for asked in (keys, dataclasses.replace(keys, plain=None)):
         travelling = Travelling()
         here, there = cluster.ask(asked), cluster.ask(asked, runner=travelling)
         assert (1, here.document()) == (travelling.items, there.document())

@@ -12,12 +12,12 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import keeplast
 from keeplast.errors import RefusedError

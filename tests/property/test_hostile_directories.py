@@ -11,13 +11,14 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.batch import HEADER_BYTES, encode_batch
@@ -51,8 +52,7 @@ KINDS = (LOG, LOG, LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 BASES = tuple(segments())
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """One change to one file; positions are shares of its length in 65,536ths."""
 
     base: int

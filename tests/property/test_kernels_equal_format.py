@@ -11,13 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keeplast.columns import batches as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE

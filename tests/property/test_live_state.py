@@ -7,12 +7,12 @@ strategy, cleaned or not; and consumers that are given some records twice.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import keeplast
 from keeplast.errors import InvalidError

@@ -8,12 +8,14 @@ that wins is honoured also when it had expired while a record that it outranks w
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.api.open_log import open_log
 from keeplast.format.compression import Codec
@@ -35,8 +37,7 @@ TOPICS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """A batch, perhaps of a transaction, and perhaps the end of the segment."""
 
     records: tuple[NewRecord, ...]
@@ -45,8 +46,7 @@ class Write:
     rolls: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """A round with so many usable slots (0: no bound); a crash ends it after its first groups."""
 
     slots: int

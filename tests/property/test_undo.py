@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 import keeplast
 from keeplast.api.open_log import OpenLog
@@ -196,8 +198,7 @@ class Undone(ABC):
         self.settle()
 
 
-@dataclass(frozen=True)
-class Before:
+class Before(Struct, frozen=True):
     """The log before a round: files, line of the checkpoint, and where its active segment began
     and itself did."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
+from msgspec import Struct
 
 from tests.support.azurite_server import own_azurite
 from tests.support.google_store import own_google_store
@@ -52,8 +52,7 @@ def database(new_database: Callable[[], str]) -> str:
     return new_database()
 
 
-@dataclass(frozen=True, slots=True)
-class S3:
+class S3(Struct, frozen=True):
     """A bucket of an object store, mostly of S3, and what opens it."""
 
     url: str

@@ -10,10 +10,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -44,8 +44,7 @@ SECRET, KEY_ID = "secret_access_key", "access_key_id"
 PAIR = "encryption.key.pairs.k1"
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """A prefix of the bucket as operators give it: ``options`` name files, and no secret."""
 
     url: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -35,8 +35,7 @@ NOW = ("--now-ms", "1700000000000", "--despite", "log-bounds")
 """Else delete horizons would count from the machine's clock, which no two runs share."""
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """A prefix in a bucket and what is needed to reach it."""
 
     s3: S3

@@ -5,15 +5,16 @@ Google's own words are in the stand-in, and not its servers: see :mod:`tests.sup
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import obstore
 import pytest
+from msgspec.structs import replace
 
 from keeplast.api.open_store import open_store
 from keeplast.cluster.layouts.aiven import AivenLayout
@@ -279,7 +280,7 @@ def test_objects_of_the_plugin_are_read_written_and_deleted(
     case = read_case(tmp_path / "plugin", name)
     for suffix, data in case.objects.items():
         assert objects.put_new(prefix + case.keys[suffix].removeprefix(case.prefix), data)
-    new = replace(case.segment, id=replace(case.segment.id, segment_id=bytes(16)))
+    new = replace(case.segment, id=dataclasses.replace(case.segment.id, segment_id=bytes(16)))
     writer, rival = (layout.create_log(new.id, new.start_offset, case.segment) for _ in range(2))
     for each in (writer, rival):
         each.write(case.log)

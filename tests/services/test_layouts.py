@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import obstore
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.layout import AuxiliaryFile
@@ -73,7 +74,7 @@ def test_objects_of_the_plugin_are_read_written_and_deleted(
     case = read_case(vectors, name)
     place(objects, case, prefix)
     layout = open_prefix(prefix)
-    new = replace(case.segment, id=replace(case.segment.id, segment_id=bytes(16)))
+    new = replace(case.segment, id=dataclasses.replace(case.segment.id, segment_id=bytes(16)))
     writer = layout.create_log(new.id, new.start_offset, case.segment)
     writer.write(case.log)
     custom = layout.complete(new, writer.close(), case.auxiliary, case.segment)
@@ -94,7 +95,7 @@ def test_listings_of_many_pages_are_whole(objects: ObstoreObjects, open_prefix: 
     """A page of S3 has 1,000 keys; the neighbour, whose number begins alike, is not in it."""
     prefix = f"{secrets.token_hex(6)}/"
     layout = open_prefix(prefix)
-    neighbour = replace(PARTITION, partition=PARTITION.partition * 10)
+    neighbour = dataclasses.replace(PARTITION, partition=PARTITION.partition * 10)
     segments = [
         remote_segment(size_bytes=1, number=number, start_offset=number * 10)
         for number in range(SEGMENTS)
@@ -129,7 +130,9 @@ def test_a_log_of_many_parts_appears_when_it_is_whole(
     layout = open_prefix(prefix)
     log = secrets.token_bytes(PART_BYTES * 2 + 12345)
     new = replace(
-        case.segment, id=replace(case.segment.id, segment_id=bytes(16)), size_bytes=len(log)
+        case.segment,
+        id=dataclasses.replace(case.segment.id, segment_id=bytes(16)),
+        size_bytes=len(log),
     )
     writer, rival = (layout.create_log(new.id, 1120, case.segment) for _ in range(2))
     for at in range(0, len(log), 1 << 20):

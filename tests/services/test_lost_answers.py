@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import CommitUnknownError, ConflictError
 from tests.support.cut_wire import CutWire

@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cli.frame.command import CORRUPT, FAILED, round_exit_code
 from keeplast.format.filename import CLEANED_FOR, parse_segment_file
@@ -37,8 +38,7 @@ from tests.support.turns import Turn
 ROOM = RESERVE_BYTES_MIN + 1500
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What the disk says to which operations."""
 
     verbs: frozenset[Verb]
@@ -75,8 +75,7 @@ def states(directory: Path) -> list[dict[bytes, bytes]]:
     return log.final_values_from(range(log.end_offset + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A log before and after a clean that met a fault."""
 
     directory: Path

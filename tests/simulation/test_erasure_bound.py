@@ -16,11 +16,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.config.layers import SettingSources
 from keeplast.config.selection import Selection, select_partitions
@@ -78,8 +80,7 @@ class SlowRunner(LocalRunner):
             yield result
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(Struct, frozen=True):
     """A record in a log: its token, and what the bound counts from."""
 
     offset: int
@@ -112,8 +113,7 @@ class Log:
         return {token for token in tokens if token in data}
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True):
     """What status said: these tokens are in no file of the log after ``by_ms``."""
 
     log: Log

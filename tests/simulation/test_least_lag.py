@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format.record import Record
 from keeplast.model.topic_config import TopicConfig

@@ -8,10 +8,10 @@ are tried in turn, and one of those must.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine
 
 from keeplast.log.files import FileSystem

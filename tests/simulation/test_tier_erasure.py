@@ -8,10 +8,11 @@ was asked for is looked for in every object and every local file once the bound 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord

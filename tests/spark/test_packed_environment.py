@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
@@ -28,8 +29,7 @@ SUBMIT_SECONDS_MAX = 800
 BARE = ("PATH", "JAVA_HOME", "LANG")
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(Struct, frozen=True):
     archive: Path
     document: dict[str, object]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pyspark import RDD, Broadcast, SparkContext
 
 from keeplast.cleaner.shapes import ShapeChoice
@@ -56,7 +56,7 @@ def cleaned(runner: Runner, directory: Path, topic: TopicConfig, first_dirty: in
     report = last_round(coordinator.clean(request))
     assert report.error is None, report.error
     assert report.stats is not None
-    return replace(report.stats, **UNTIMED)  # type: ignore[arg-type]
+    return replace(report.stats, **UNTIMED)
 
 
 def as_surveyed(task: PartitionTask) -> PartitionTask:

@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from pyspark import SparkContext
 
 from keeplast.attach.held.outputs import work_name

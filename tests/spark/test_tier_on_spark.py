@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.api.open_store import open_store

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from msgspec import Struct
 
 from tests.support.waiting import wait_until
 
@@ -40,8 +41,7 @@ class Sent:
     is_aborted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(Struct, frozen=True):
     """A record as a consumer is given it."""
 
     offset: int

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from keeplast.attach.rules.swap import Swap
 from keeplast.cluster.layouts.layout import AuxiliaryFile

@@ -14,12 +14,13 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 from sqlalchemy import Engine, event
 
 from keeplast.attach.held.metadata_view import AttachTerms

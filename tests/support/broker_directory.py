@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import event
 
 from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT

@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import (
@@ -32,8 +33,7 @@ PRODUCER_ID_EXPIRATION_MS = 86_400_000
 ROUNDS_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class RoundSettings:
+class RoundSettings(Struct, frozen=True):
     """What one round is called with; ``config`` has Kafka's topic spelling and text values."""
 
     now_ms: int
@@ -47,8 +47,7 @@ class RoundSettings:
     force: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """One case; ``expected`` are the oracle's results round by round, repeats unrolled.
 
     ``is_after_expected`` is false where another Kafka version than the judging one left ``after/``.
@@ -158,6 +157,6 @@ def topic_config(config: dict[str, str]) -> TopicConfig:
             values[field] = text == "true"
         elif key == "tombstones.wait.for.groups":
             values[field] = tuple(text.split(","))
-        elif field in TopicConfig.__dataclass_fields__:
+        elif field in TopicConfig.__struct_fields__:
             values[field] = int(text)
     return TopicConfig(**values)  # type: ignore[arg-type]

@@ -5,8 +5,9 @@ The cleaner is this package's own, which leaves a broker's bytes; the clock is m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.append import NewRecord

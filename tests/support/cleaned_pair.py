@@ -13,8 +13,10 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format import txn_index
 from keeplast.format.compression import Codec
@@ -36,8 +38,7 @@ LATE_MS = START_MS + 2 * DAY_MS
 BOUND = 24
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedPair:
+class CleanedPair(Struct, frozen=True):
     """Two partition directories, and the report of the round between them."""
 
     before: Path

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.format.batch import encode_batch
 from keeplast.format.filename import LOG, parse_segment_file

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Order
 from keeplast.cleaner.shapes import ShapeChoice

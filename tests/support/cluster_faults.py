@@ -12,13 +12,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
@@ -109,8 +110,7 @@ UNITS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One fault. ``scratch`` is an empty directory that all hosts see; what ran is noted there."""
 
     stage: Stage
@@ -196,8 +196,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
+class _Progress(Struct, frozen=True):
     """A worker's progress; half way is where a file of a stage that writes is open."""
 
     progressed: Callable[[int], None]
@@ -214,8 +213,7 @@ class _Progress:
             self.fault.at(self.stage, Moment.DURING)
 
 
-@dataclass(frozen=True, slots=True)
-class FaultyWorker:
+class FaultyWorker(Struct, frozen=True):
     """A worker that passes its fault's places."""
 
     worker: Worker
@@ -278,8 +276,7 @@ def _past(fault: Fault, stage: Stage, found: Iterable[_Found]) -> Iterator[_Foun
     fault.at(stage, Moment.AFTER)
 
 
-@dataclass(frozen=True, slots=True)
-class _FaultyResolve:
+class _FaultyResolve(Struct, frozen=True):
     """The answer of a bucket, given past the fault's places."""
 
     fault: Fault
@@ -290,8 +287,7 @@ class _FaultyResolve:
         return _past(self.fault, Stage.RESOLVE, resolve(chunks, plan, parts))
 
 
-@dataclass(frozen=True, slots=True)
-class _FaultySend:
+class _FaultySend(Struct, frozen=True):
     """The keys of a part of a state, sent past the fault's places."""
 
     fault: Fault
@@ -300,8 +296,7 @@ class _FaultySend:
         return _past(self.fault, Stage.ASK, send_keys(part, progressed))
 
 
-@dataclass(frozen=True, slots=True)
-class _FaultyFind:
+class _FaultyFind(Struct, frozen=True):
     """The winners of a bucket, found past the fault's places."""
 
     fault: Fault
@@ -312,8 +307,7 @@ class _FaultyFind:
         return _past(self.fault, Stage.RESOLVE, winners_of_bucket(state, arrived))
 
 
-@dataclass(frozen=True, slots=True)
-class _FaultyShow:
+class _FaultyShow(Struct, frozen=True):
     """A part of a state, written past the fault's places."""
 
     fault: Fault

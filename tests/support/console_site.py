@@ -5,6 +5,7 @@ For one with a socket there are a certificate, and what is known of a connection
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import re
 import select
@@ -12,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import CleanableRange
 from keeplast.config.layers import ALL_PARTITIONS, USUAL_SOURCES, SettingSources
@@ -90,7 +92,7 @@ class FixedSource:
 
     def show(self, partitions: Iterable[PartitionStatus]) -> None:
         """Have the view's status be of these partitions."""
-        status = replace(self.status, partitions=tuple(partitions))
+        status = dataclasses.replace(self.status, partitions=tuple(partitions))
         self.found = replace(self.found, status=status)
 
 

@@ -10,10 +10,12 @@ import contextlib
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import read_batches
@@ -66,8 +68,7 @@ def _deleting(before_offset: int, *, removes: bool) -> Callable[[Path, FileSyste
     return act
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """A log, and the call that is interrupted."""
 
     write: Callable[[Path], Path]

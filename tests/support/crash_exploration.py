@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.errors import InterruptedSwapError, InvalidError
@@ -39,8 +42,7 @@ OPERATIONS_MAX = 100_000
 RECEIPT = "receipts.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """How many states of one crash point are looked at, and of one inside a recovery.
 
     Recovery is crashed in for one in ``nested_every`` states.

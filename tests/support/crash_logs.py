@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format.batch import encode_batch
 from keeplast.format.producer_snapshot import ProducerEntry
@@ -39,8 +41,7 @@ FAR = RELATIVE_OFFSET_MAX + 1
 ABORTED_BELOW = [AbortedTransaction(7, 0, 2, 3)]
 
 
-@dataclass(frozen=True, slots=True)
-class CrashLog:
+class CrashLog(Struct, frozen=True):
     """``write`` makes the partition below a root. ``free_bytes`` decides how many waves there are.
 
     ``is_same_bytes`` says that a call that was interrupted and repeated leaves the same segments as

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+
 from keeplast.errors import InvalidError
 from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
 from tests.support.observed_files import Crash
@@ -56,8 +58,7 @@ class Inode:
         return list(dict.fromkeys([whole, self.durable, whole[:cut]]))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One change of a directory's names: ``source`` goes away, ``target`` becomes ``inode``."""
 
     directory: Path

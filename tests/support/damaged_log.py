@@ -7,9 +7,10 @@ damaged: only what a test did to the log is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from keeplast.format import offset_index, time_index
 from keeplast.format.batch import RecordBatch, encode_batch

@@ -20,9 +20,11 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
+
+from msgspec.structs import replace
 
 from keeplast.api.open_log import open_log
 from keeplast.cli.show.log import view_partition

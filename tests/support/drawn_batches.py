@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from keeplast.format.batch import TimestampType, encode_batch
 from keeplast.format.compression import Codec
@@ -20,8 +20,7 @@ SUPERSEDED = b"x"
 """The key of which every drawn record goes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """A batch before it is encoded."""
 
     magic: int

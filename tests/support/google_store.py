@@ -23,6 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from msgspec import Struct
+
 PAGE = 1000
 PART_BYTES_MIN = 5 << 20
 TOKEN = "ya29.stand-in"
@@ -33,8 +35,7 @@ _PART = re.compile(r"<Part>(.*?)</Part>", re.DOTALL)
 _NUMBER, _TAG = re.compile(r"<PartNumber>(\d+)<"), re.compile(r"<ETag>([^<]*)<")
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(Struct, frozen=True):
     data: bytes
     generation: int
     modified: float

@@ -20,11 +20,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
 from sqlalchemy import event
 
 from keeplast.clock import SystemClock
@@ -54,8 +54,7 @@ Entry = tuple[bytes, bytes | None, int]
 """A record: key, value, timestamp in milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a partition is: its store, its objects, and below which directory hosts keep logs."""
 
     database: str
@@ -297,8 +296,7 @@ class Member:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a call returned, or the class and the text of its error."""
 
     value: Any = None

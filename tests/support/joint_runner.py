@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.pipeline.driven_round import DrivenRound, runs_of_groups

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.columns import batches as t
 from keeplast.columns import retained
@@ -16,8 +17,7 @@ PATH = Path("window.log")
 HASH_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One record as the row columns have it; ``record`` are its bytes in the payload."""
 
     batch: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -13,10 +12,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class OperatorFiles:
+class OperatorFiles(Struct, frozen=True):
     """Where they lie."""
 
     sign_key: Path

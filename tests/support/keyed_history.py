@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.inspect.remains import SearchedKey
 from keeplast.model.topic_config import Shape, TopicConfig

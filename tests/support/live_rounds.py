@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from msgspec import Struct
 
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
@@ -33,8 +33,7 @@ WAIT_SECONDS = 0.5
 ID_CHARS = 22
 
 
-@dataclass(frozen=True)
-class Got:
+class Got(Struct, frozen=True):
     """A record as a consumer is given it."""
 
     offset: int

@@ -7,7 +7,9 @@ same records is compared at the end of each run. Source: tiering.md section 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import (

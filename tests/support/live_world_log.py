@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
+
 from keeplast.format.batch import encode_batch
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.producer_snapshot import ProducerEntry
@@ -32,8 +34,7 @@ class Fate(StrEnum):
     ABORTED = "aborted"
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(Struct, frozen=True):
     """A batch as it lies in the log; ``last`` is its last offset."""
 
     base: int

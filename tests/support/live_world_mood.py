@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.model.topic_config import TopicConfig
 from tests.support.simulated import Mood, Tally
@@ -61,8 +64,7 @@ FILTERS_EVERY, FILTERS_AT = 5, 3
 """One seed of so many has filters: they are more requests, and what remains is the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalMood:
+class RemovalMood(Struct, frozen=True):
     """For how long tombstones stay, and brokers' local segments.
 
     ``late`` is how often a leader that was overtaken goes on with its upload; ``key_slots`` are
@@ -75,8 +77,7 @@ class RemovalMood:
     key_slots: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveMood(Mood):
+class LiveMood(Mood, frozen=True, kw_only=True):
     """What kind of run a seed is."""
 
     margin_bytes: int

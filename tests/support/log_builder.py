@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format import producer_snapshot
 from keeplast.format.batch import RecordBatch, TimestampType, encode_batch
@@ -29,8 +31,7 @@ from keeplast.model.topic_config import TopicConfig
 START_MS = 1_700_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """Who sends a batch: a producer's id, epoch and sequence; none by default."""
 
     producer_id: int = NO_PRODUCER_ID

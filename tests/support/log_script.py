@@ -8,10 +8,11 @@ gives the same directory.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format.compression import Codec
 from keeplast.format.filename import LOG
@@ -29,8 +30,7 @@ KEYS = 6
 VERSION_HEADER = b"ver"
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Struct, frozen=True):
     """A batch. ``producer`` counts from 0; None writes without a producer id."""
 
     records: tuple[NewRecord, ...]
@@ -41,16 +41,14 @@ class Append:
     gap: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransaction:
+class EndTransaction(Struct, frozen=True):
     """A transaction marker, whether or not the producer has anything open."""
 
     producer: int
     is_commit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Roll:
+class Roll(Struct, frozen=True):
     """A new active segment."""
 
 

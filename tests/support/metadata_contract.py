@@ -9,9 +9,9 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from keeplast.errors import ConflictError, FencedError

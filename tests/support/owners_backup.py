@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from keeplast.tier.metadata.schema import MARK
 from keeplast.tier.objects.object_store import MARKS
 from tests.support.tier_world_stores import SimulatedObjects, read_live
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(Struct, frozen=True):
     """All tables as of one moment; ``mark`` is how far the metadata has been by its own word."""
 
     content: bytes

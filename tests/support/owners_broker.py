@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format import leader_epoch, producer_snapshot, txn_index
 from keeplast.format.batch import encode_batch
@@ -78,8 +81,7 @@ class Stretch:
         return self.decoded(topic).batches
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """What a broker knows of its producers behind some batch.
 
     ``ended`` has each transaction's first offset and its marker's.

@@ -14,7 +14,8 @@ is returned was appended at its offset, and without transactions the one that de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.format import txn_index
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -28,8 +29,7 @@ from tests.support.tier_world_model import Model
 from tests.support.tier_world_stores import require
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """The batches of a segment, and what its transaction index names."""
 
     batches: tuple[DecodedBatch, ...]

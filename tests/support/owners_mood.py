@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from keeplast.model.topic_config import Strategy, TopicConfig
 from tests.support import simulated
@@ -19,8 +21,7 @@ JUMPS_MS = (-2 * DAY_MS, -HOUR_MS, -4_000, 4_000, HOUR_MS, 2 * DAY_MS, 400 * DAY
 AHEAD_MS = (4_000, HOUR_MS, 2 * DAY_MS, 2 * DAY_MS, 400 * DAY_MS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mood(simulated.Mood):
+class Mood(simulated.Mood, frozen=True, kw_only=True):
     """How likely what is in a run, and how both owners are set."""
 
     is_healthy: bool

@@ -16,12 +16,13 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Engine
 
 from keeplast.errors import (
@@ -150,8 +151,7 @@ class OwnedStore(TieredStore):
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Why a command may be refused: words of its error, and what has to be so in the model."""
 
     words: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index, txn_index

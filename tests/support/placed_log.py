@@ -10,10 +10,12 @@ import contextlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
+
+from msgspec.structs import replace
 
 import keeplast
 from keeplast.api.open_log import OpenLog

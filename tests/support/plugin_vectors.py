@@ -6,8 +6,9 @@ How they were made is in ``tests/golden/README.md``.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.format.identifier import decode_id
@@ -30,8 +31,7 @@ CASES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PluginCase:
+class PluginCase(Struct, frozen=True):
     """A segment, its files, and the three objects that the plugin made of it."""
 
     segment: RemoteLogSegment

@@ -7,9 +7,10 @@ each fetch, and from nothing else: a wrong index makes this reader see aborted r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.format import txn_index
 from keeplast.format.filename import LOG, TXN_INDEX
@@ -31,8 +32,7 @@ class ReadBatch(Protocol):
     def records(self) -> Iterable[Record]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedBatch:
+class DecodedBatch(Struct, frozen=True):
     """A batch whose records are decoded once: it is given to readers again and again."""
 
     base_offset: int
@@ -100,8 +100,7 @@ def _final_values(records: Iterable[Record]) -> dict[bytes, bytes]:
     return state
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(Struct, frozen=True):
     """One partition's batches and aborted transactions, in order."""
 
     batches: tuple[Batch, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from keeplast.format.batch import TimestampType
 from keeplast.format.message_set import Batch
@@ -18,8 +18,7 @@ from keeplast.read.record_source import RecordColumns
 MICROS_MAX = INT64_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(Struct, frozen=True):
     """One row; the timestamp in microseconds, header keys as strings."""
 
     offset: int

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.batch import RecordBatch, TimestampType, encode_batch, encode_empty_batch
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
@@ -31,8 +33,7 @@ Rank = tuple[int, int, int]
 """Has a version (0 or 1), version, offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """What one round is called with; None where the directory or the log decides."""
 
     now_ms: int
@@ -66,8 +67,7 @@ class Counts:
     invalid_messages_read: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """One cleaned segment: its files by suffix, the file time, and the sources it replaces."""
 
     base_offset: int

@@ -8,8 +8,10 @@ Answers to ``ProducerStateManager``, ``ProducerAppendInfo`` and ``UnifiedLog``; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format import offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
@@ -20,8 +22,7 @@ from keeplast.format.txn_index import AbortedTransaction
 NONE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One segment with everything decoded; index entries hold relative offsets."""
 
     base_offset: int
@@ -49,8 +50,7 @@ class Segment:
         return self.mtime_ms if largest < 0 else largest
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
+class Producer(Struct, frozen=True):
     """What is known of one producer; ``last_data_offset`` None when only markers are."""
 
     epoch: int
@@ -59,8 +59,7 @@ class Producer:
     open_since: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """One partition's log. The last segment is the active one."""
 
     segments: tuple[Segment, ...]

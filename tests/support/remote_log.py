@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import Batch, read_batches
@@ -27,8 +28,7 @@ from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.reader import Readable, read_partition
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A data record with what its batch says of it."""
 
     record: Record

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups

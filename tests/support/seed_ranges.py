@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError
 
@@ -19,8 +21,7 @@ LINES_MAX = 100_000
 SEEDS_MAX = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class SeedRange:
+class SeedRange(Struct, frozen=True):
     """Seeds ``first`` to ``end``, exclusive, of a world, as they came out on one state of the code.
 
     ``code`` is the commit, ``day`` the date. ``tally`` has the counts of those that went well.
@@ -40,8 +41,7 @@ class SeedRange:
         return [seed for seed in range(self.first, self.end) if seed not in failed]
 
 
-@dataclass(frozen=True, slots=True)
-class RangesSum:
+class RangesSum(Struct, frozen=True):
     """Several ranges together; ``spans`` are the seeds that went well, ends exclusive."""
 
     tally: Any
@@ -56,7 +56,7 @@ def line_of(found: SeedRange) -> str:
     for each in fields(found.tally):
         value = getattr(found.tally, each.name)
         counts[each.name] = sorted(value.items()) if isinstance(value, Counter) else value
-    made = {each.name: getattr(found, each.name) for each in fields(found)}
+    made = {name: getattr(found, name) for name in found.__struct_fields__}
     return json.dumps({**made, "tally": counts}, separators=(",", ":"))
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import pytest
+from msgspec import Struct
 from sqlalchemy import Engine
 
 from keeplast.errors import CompactionError
@@ -32,8 +33,7 @@ Simulate = Callable[..., Any]
 Weighted = Sequence[tuple[Callable[[], Any], float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mood:
+class Mood(Struct, frozen=True, kw_only=True):
     """How likely what is in a run, and how the topic is set."""
 
     topic: TopicConfig
@@ -132,8 +132,7 @@ def run_seed(
             raise failure(seed, error, lines, world) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """A guard of the product that ``without`` takes away, and seeds of which one fails then."""
 
     without: Callable[[pytest.MonkeyPatch], None]

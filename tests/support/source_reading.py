@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.format.filename import parse_partition_directory

@@ -11,10 +11,10 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
+from msgspec import Struct
 from pyspark import SparkContext
 
 from keeplast.pipeline.runner import LOCAL_OPTIONS
@@ -54,8 +54,7 @@ APPLICATION = re.compile(r"--app-id\0(app-[\w-]+)")
 REGISTERED = "Successfully registered with master"
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """A running cluster: where its master listens, and the processes of its workers."""
 
     master: str

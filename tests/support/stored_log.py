@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import assume
+from msgspec.structs import replace
 
 from keeplast.errors import RefusedError
 from keeplast.model.topic_config import CleanerConfig, TopicConfig

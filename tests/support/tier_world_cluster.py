@@ -108,8 +108,7 @@ class Tally(simulated.Tally):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mood(simulated.Mood):
+class Mood(simulated.Mood, frozen=True, kw_only=True):
     """What kind of run a seed is."""
 
     hosts: int

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.record import ControlType, Record
@@ -17,8 +18,7 @@ from keeplast.format.txn_index import AbortedTransaction
 from tests.support.tier_world_stores import require
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A batch: data, or the marker that ends a transaction with ``outcome``."""
 
     base_offset: int
@@ -35,8 +35,7 @@ class Written:
         return self.base_offset + max(len(self.records), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What a read-committed reader got from ``start`` up to ``end``, exclusive."""
 
     start: int

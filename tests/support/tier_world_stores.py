@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import Connection, Engine, create_engine, delete
 from sqlalchemy.pool import StaticPool
 
@@ -318,8 +319,7 @@ class HostFiles(CrashingFiles):
             super().make_directory(parent)
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(Struct, frozen=True):
     """What the tables say is read: checked after every commit, by plain SQL."""
 
     version: int

@@ -11,9 +11,8 @@ draws the same ones until it changes; ``--hypothesis-seed`` draws others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import settings
+from msgspec import Struct
 
 EXAMPLES_WHOLE = 100
 EXAMPLES_SHARE = 10
@@ -34,8 +33,7 @@ def examples(count: int, *, long: int | None = None) -> int:
     return max(EXAMPLES_MIN, count * settings().max_examples // EXAMPLES_WHOLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """Which share of a matrix a run takes; a ``number`` of None takes all of it."""
 
     number: int | None

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings, ReadCluster
 from keeplast.attach.rounds.round import RoundWish, clean_attached

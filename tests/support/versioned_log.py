@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import NO_TIMESTAMP

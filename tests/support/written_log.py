@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import keeplast
 from keeplast.api.open_log import OpenLog

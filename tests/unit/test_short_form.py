@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import Struct
 
 from tests.conftest import UNPROVEN, unproven
 
@@ -18,8 +18,7 @@ def test_each_test_that_is_left_out_repeats_one_that_runs(pytestconfig: pytest.C
     assert [] == pytestconfig.stash[UNPROVEN]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """A test, with the marks it has."""
 
     nodeid: str

@@ -18,12 +18,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import Struct
 
 from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.service.gauges import GAUGES
@@ -122,8 +122,7 @@ def test_dashboard_and_rules_name_metrics_that_there_are(tmp_path: Path) -> None
     assert f"{len(QUERIES)} rules found" in promtool("check", "rules", path)
 
 
-@dataclass(frozen=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """A Prometheus, and the consoles of the loops that it scrapes, by the loops' names."""
 
     address: str

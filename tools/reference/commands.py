@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import typer
+from msgspec import Struct
 
 from keeplast.cli.frame import command as frame
 from keeplast.cli.main import GROUPS, LOG_FILE, PLACES, VOICE_FLAGS, app
@@ -33,8 +33,7 @@ EXIT_CODES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """An option or an argument: its spellings, what it takes, what it says, and its default.
 
     ``panel`` is the heading under which ``--help-all`` shows it, empty for the first ones.
@@ -72,8 +71,7 @@ class Parameter:
         return self.spelling, self.sentence
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """A command that does something: its name, sentences, example and parameters.
 
     ``shown`` are the options that ``--help`` shows, ``rest`` those that ``--help-all`` adds.

@@ -7,9 +7,10 @@ a trace may be left.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from keeplast.api.erase import key_hasher, key_lines
 from keeplast.api.open_place import placed
@@ -35,8 +36,7 @@ from keeplast.service.search_tasks import SearchRunner
 from keeplast.signing import SignatureCheck, Signer
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedCertificate:
+class VerifiedCertificate(Struct, frozen=True):
     """A certificate that is as it was signed; ``statement`` is what it says.
 
     ``keys_within`` says of each key that was given, in order, whether it is about that, and

@@ -7,11 +7,14 @@ then (:func:`~keeplast.errors.module_when_named`). To import all takes longer th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 import keeplast.run
 import keeplast.service
@@ -150,7 +153,7 @@ class DirectoryLogs(AskedPlace):
                 keeplast.service.status.read_kept_entries(files, look.root, terms.receipt)
             ),
         )
-        return replace(found, warnings=(*selection.warnings, *look.warnings))
+        return dataclasses.replace(found, warnings=(*selection.warnings, *look.warnings))
 
     def add_hold(
         self,

@@ -7,9 +7,10 @@ in an error. Their keyed hashes stand there. No tombstone is written: that is a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.api.open_place import placed
 from keeplast.api.place import AskedPlace, SearchTerms, named
@@ -30,8 +31,7 @@ from keeplast.service.search_tasks import SearchRunner
 from keeplast.survey.report import CleanReport, failures
 
 
-@dataclass(frozen=True, slots=True)
-class Erasure:
+class Erasure(Struct, frozen=True):
     """What there is of the keys: ``answer``, the ``requests`` for them, and what of a round failed.
 
     A key's ``line`` in the answer is its place among the keys that were given, from 1 on.

@@ -9,8 +9,10 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.api.directory_logs import DirectoryLogs
 from keeplast.api.open_place import placed

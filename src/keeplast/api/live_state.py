@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct
 
 from keeplast.clock import time_text
 from keeplast.errors import InvalidError, installing
@@ -87,8 +88,7 @@ class ShownState(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRecord:
+class LiveRecord(Struct, frozen=True):
     """The record that wins of a key; ``value`` None where it is a tombstone.
 
     ``version`` is what the topic's strategy ranks by, None without one or by offset.

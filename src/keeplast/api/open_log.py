@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.api.live_state import Row, ShownState
 from keeplast.api.rounds import clean, coordinator_of, plan
@@ -69,8 +70,7 @@ RELISTS_MAX = 100
 """A directory that changes so often before one batch is read is not a log that is being cleaned."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogWalk:
+class LogWalk(Struct, frozen=True):
     """The partition directory ``path`` as ``files`` show it."""
 
     files: FileSystem
@@ -164,8 +164,7 @@ TopicConfigs = Callable[[Path, FileSystem], Callable[[str], TopicConfig]]
 STATE_TRIES_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One segment as listed: its base offset (inclusive), bytes, time and place.
 
     ``modified_ms`` is the file's modification time in milliseconds since 1970. The segment with the

@@ -10,9 +10,10 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct, field
 
 from keeplast.api.refusals import refused
 from keeplast.clock import SystemClock
@@ -64,8 +65,7 @@ def named(topics: Collection[str]) -> tuple[str, ...]:
     return tuple(topics)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchTerms:
+class SearchTerms(Struct, frozen=True, kw_only=True):
     """The time of a search, its runner, and what hears how far it is.
 
     ``now_ms`` None is now, ``runner`` None this process. ``receipt`` is a file of receipts, None
@@ -91,8 +91,7 @@ def _unheard() -> Iterator[Callable[[int], object]]:
     yield lambda count: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceEvents:
+class PlaceEvents(Struct, frozen=True, kw_only=True):
     """Where a place reports while it works: warnings, and records of the metadata topic."""
 
     warned: Callable[[str], None] = lambda message: None
@@ -102,8 +101,7 @@ class PlaceEvents:
 UNHEARD = PlaceEvents()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoTerms:
+class UndoTerms(Struct, frozen=True, kw_only=True):
     """Which rounds are undone, by name, all of them the newest without; and where that is noted.
 
     ``writes`` False compares every byte and changes nothing. ``receipt`` takes a line of each;
@@ -119,8 +117,7 @@ class UndoTerms:
     events: Events = field(default_factory=NoEvents)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReport:
+class PlanReport(Struct, frozen=True):
     """What rounds would do; ``costs`` and ``tombstones`` are said of live topics alone.
 
     ``assumed`` says what brokers do not answer.
@@ -132,8 +129,7 @@ class PlanReport:
     assumed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeptRounds:
+class KeptRounds(Struct, frozen=True):
     """The rounds of a place that can be undone, the newest of each partition first.
 
     ``damaged`` are files of kept rounds that cannot be read; ``warnings`` say what is listed badly.
@@ -144,8 +140,7 @@ class KeptRounds:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UndoneRounds:
+class UndoneRounds(Struct, frozen=True):
     """What an undo did; ``before_ms`` is when a round that is missing was undone, by its name."""
 
     report: UndoReport
@@ -163,8 +158,7 @@ class UndoneRounds:
         return cls(report, before)
 
 
-@dataclass(frozen=True, slots=True)
-class Shelves:
+class Shelves(Struct, frozen=True):
     """Where requests of a place are kept, and its own list, which undo heeds; often the same."""
 
     shelf: RequestShelf

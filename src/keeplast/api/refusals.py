@@ -6,14 +6,13 @@ be done in every kind of place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from keeplast.config.place_properties import PlaceKind
 from keeplast.errors import RefusedError
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why a kind of place cannot do something, and what to do instead; without a full stop."""
 
     why: str

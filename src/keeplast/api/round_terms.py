@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Order
 from keeplast.errors import InvalidError
@@ -17,8 +19,7 @@ from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkTerms:
+class WorkTerms(Struct, frozen=True, kw_only=True):
     """Who does the work and on how much memory, in bytes; who hears of it, and who ends it.
 
     ``open_runner`` opens threads of this process or tasks of Spark. ``receipt`` takes a line of
@@ -42,8 +43,7 @@ class WorkTerms:
         self.switch.check()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryTerms:
+class DirectoryTerms(Struct, frozen=True, kw_only=True):
     """What only rounds of a data directory take; fields are those of ``CleanRequest``."""
 
     now_ms: int | None = None
@@ -63,8 +63,7 @@ class DirectoryTerms:
 PLAIN = DirectoryTerms()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedRounds:
+class AskedRounds(Struct, frozen=True, kw_only=True):
     """Which rounds are asked for.
 
     ``force`` ignores ``min.cleanable.dirty.ratio`` and nothing else; ``expired`` also cleans where
@@ -97,7 +96,7 @@ class AskedRounds:
         if self.directory != PLAIN:
             given = [
                 name
-                for name in DirectoryTerms.__slots__
+                for name in DirectoryTerms.__struct_fields__
                 if getattr(self.directory, name) != getattr(PLAIN, name)
             ]
             raise InvalidError(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from keeplast.api.directory_logs import DirectoryLogs
 from keeplast.api.open_store import open_store
@@ -198,7 +201,7 @@ class StoredLogs(AskedPlace):
             found = store_status(
                 opened, chosen, given_up, self.cleaner, places, wants_erased=terms.erased_by
             )
-        return replace(found, warnings=() if chosen else (EMPTY,))
+        return dataclasses.replace(found, warnings=() if chosen else (EMPTY,))
 
     def add_hold(
         self,

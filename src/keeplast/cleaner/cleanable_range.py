@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.cleaner.reasons import (
     ActiveLimit,
@@ -36,8 +37,7 @@ from keeplast.model.partition import SegmentSummary, TopicPartition
 from keeplast.model.topic_config import TopicConfig
 
 
-@dataclass(frozen=True, slots=True)
-class FirstDirty:
+class FirstDirty(Struct, frozen=True):
     """Where the dirty section begins; ``repaired`` says why the checkpoint must be set to it."""
 
     offset: int
@@ -49,16 +49,14 @@ class FirstDirty:
         return self.repaired is not None
 
 
-@dataclass(frozen=True, slots=True)
-class FirstUncleanable:
+class FirstUncleanable(Struct, frozen=True):
     """Before rounding: the first offset that must stay as it is, and why."""
 
     offset: int
     limit: Limit
 
 
-@dataclass(frozen=True, slots=True)
-class CleanableRange:
+class CleanableRange(Struct, frozen=True):
     """The rounded bound and the bytes on either side of the first dirty offset."""
 
     bound: int
@@ -231,8 +229,7 @@ def find_expired_bound(segments: Sequence[SegmentSummary], *, first_dirty: int, 
     return min(max(bases, default=bound), bound)
 
 
-@dataclass(frozen=True, slots=True)
-class IdleRoll:
+class IdleRoll(Struct, frozen=True):
     """An active segment that has to be left: the age of its first record, and of what is allowed.
 
     ``limit`` is the setting that allows no more.

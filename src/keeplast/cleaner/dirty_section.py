@@ -11,8 +11,10 @@ lag looks at a segment's greatest timestamp and nothing else. KIP-58, KIP-354.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import (
     CleanableRange,
@@ -42,8 +44,7 @@ from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Dating:
+class Dating(Struct, frozen=True):
     """Closed dirty segments whose dates cannot be taken for their age.
 
     ``future`` are dated after now, by at most ``ahead_ms``; ``missing`` have no timestamp at all;
@@ -89,8 +90,7 @@ def dating_notes(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class DirtySection:
+class DirtySection(Struct, frozen=True):
     """The dirty section of a log: ``[first_dirty, uncleanable)`` before rounding to segments.
 
     ``compaction_delay_ms`` is for how long it is overdue, 0 when it is not. ``overdue_from_ms`` is
@@ -113,8 +113,7 @@ class DirtySection:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LogFigures:
+class LogFigures(Struct, frozen=True):
     """How dirty a log is and for how long: what is published of every look at one.
 
     ``first_dirty`` is inclusive. ``uncleanable_bytes`` lie at and above the bound, the active

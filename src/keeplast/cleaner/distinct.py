@@ -18,9 +18,9 @@ Source: Efron and Thisted, "Estimating the number of unseen species" (1976).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 RARE_MAX = 10
@@ -41,8 +41,7 @@ _SPREAD_PENALTY = 1.0
 _RATES = np.logspace(-8, 5, 400)
 
 
-@dataclass(frozen=True, slots=True)
-class DistinctKeys:
+class DistinctKeys(Struct, frozen=True):
     """How the number of distinct keys grows beyond a sample in which ``seen`` were found."""
 
     seen: int

@@ -28,10 +28,11 @@ Pure. Answers to KIP-354; architecture 2.2 f; the order of logs is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum, auto
 from itertools import pairwise
 from math import ceil
+
+from msgspec import Struct
 
 from keeplast.cleaner.log_order import PASSED_OVER_MAX
 from keeplast.cleaner.reasons import HoldLimit, Limit
@@ -64,8 +65,7 @@ class BasisKind(StrEnum):
     FAILING = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureBasis:
+class ErasureBasis(Struct, frozen=True):
     """A kind, with the segment that it is about, or with what holds the log back."""
 
     kind: BasisKind
@@ -73,8 +73,7 @@ class ErasureBasis:
     limit: Limit | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Eligibility:
+class Eligibility(Struct, frozen=True):
     """When a round that covers everything now in the log is due.
 
     ``by_ms`` None means that there is no bound, and ``basis`` is what is missing; otherwise what
@@ -88,8 +87,7 @@ class Eligibility:
     is_clean: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DirtyLog:
+class DirtyLog(Struct, frozen=True):
     """What a bound needs to know of a log, next to its settings.
 
     ``segments`` are all, the last one active. ``active_first_ms`` and ``active_largest_ms`` are the
@@ -192,8 +190,7 @@ def find_deadline(log: DirtyLog, topic: TopicConfig) -> int | None:
     return min(known) + max(topic.max_compaction_lag_ms, 0) if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How fast rounds are taken to go, and how many at a time.
 
     ``round_ms`` is a floor for the smallest; ``bytes_per_second`` are the bytes of a log that one

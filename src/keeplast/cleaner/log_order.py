@@ -20,8 +20,9 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import precise_duration_text
@@ -36,8 +37,7 @@ class Order(StrEnum):
     KAFKA = "kafka"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A log that is worth a round.
 
     ``compaction_delay_ms`` is for how long it has been overdue, 0 when it is not. ``passed_over``
@@ -53,8 +53,7 @@ class Candidate:
     is_asked_for: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A log that was chosen, and why, in words."""
 
     partition: TopicPartition

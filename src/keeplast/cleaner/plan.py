@@ -18,9 +18,10 @@ section 9.4.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.cleaner.cleanable_range import segments_between
@@ -83,8 +84,7 @@ def group_segments(
 AbortedBySegment = tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
+class RoundPlan(Struct, frozen=True):
     """What one round works on, decided before a record is read.
 
     ``segments`` are all of the log, the last one active. ``bound`` is the exclusive end;
@@ -267,8 +267,7 @@ def find_chunk_end(plan: RoundPlan, chunk_bytes: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
+class GroupPlan(Struct, frozen=True):
     """Segments that become one, named by the first one's base offset."""
 
     sources: tuple[SegmentSummary, ...]
@@ -300,8 +299,7 @@ def plan_groups(plan: RoundPlan, end_offset: int) -> tuple[GroupPlan, ...]:
 EMPTIES_MAX = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentContents:
+class SegmentContents(Struct, frozen=True):
     """What of a segment's batches a round in which no key matches could change.
 
     ``unstamped`` are batches with tombstones and without a delete horizon, ``horizon_ms`` the

@@ -10,23 +10,22 @@ Pure. The rules are those of :mod:`~keeplast.cleaner.cleanable_range` and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
+
+from msgspec import Struct
 
 MIN_LAG = "min.compaction.lag.ms"
 MAX_LAG = "max.compaction.lag.ms"
 MIN_RATIO = "min.cleanable.dirty.ratio"
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveLimit:
+class ActiveLimit(Struct, frozen=True):
     """The active segment begins at ``offset``; it is never cleaned."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedLimit:
+class CopiedLimit(Struct, frozen=True):
     """What was copied to the store ends at ``offset``, exclusive."""
 
     offset: int
@@ -42,44 +41,38 @@ class SourcesEnd(Enum):
     MARGIN = "margin"
 
 
-@dataclass(frozen=True, slots=True)
-class SourcesLimit:
+class SourcesLimit(Struct, frozen=True):
     """What may be compacted in a live cluster's remote tier ends at ``offset`` or before it."""
 
     offset: int
     why: SourcesEnd
 
 
-@dataclass(frozen=True, slots=True)
-class WatermarkLimit:
+class WatermarkLimit(Struct, frozen=True):
     """The high watermark: what follows may not be on every replica."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionLimit:
+class TransactionLimit(Struct, frozen=True):
     """A transaction that begins at ``offset`` is undecided."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeptLimit:
+class KeptLimit(Struct, frozen=True):
     """A transaction from ``offset`` on was aborted, and must be cleaned elsewhere first."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class GivenLimit:
+class GivenLimit(Struct, frozen=True):
     """The caller gave ``offset`` as the first uncleanable one."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class HoldLimit:
+class HoldLimit(Struct, frozen=True):
     """The hold ``name`` keeps the state as of ``point`` until ``until_ms``: from ``offset`` on
     nothing is cleaned.
     """
@@ -90,8 +83,7 @@ class HoldLimit:
     point: int
 
 
-@dataclass(frozen=True, slots=True)
-class LagLimit:
+class LagLimit(Struct, frozen=True):
     """The segment at ``offset`` is younger than the least lag, ``lag_ms`` > ``age_ms``.
 
     A negative age is a date in the future. ``is_undated``: the age is the file's.
@@ -116,32 +108,27 @@ Limit = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyLog:
+class EmptyLog(Struct, frozen=True):
     """There is no record in the log, so nothing to clean."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyActive:
+class OnlyActive(Struct, frozen=True):
     """The log has one segment, the active one from ``active_base`` on."""
 
     active_base: int
 
 
-@dataclass(frozen=True, slots=True)
-class AllClean:
+class AllClean(Struct, frozen=True):
     """All is clean up to the active segment at ``active_base``."""
 
     active_base: int
 
 
-@dataclass(frozen=True, slots=True)
-class AllCopiedClean:
+class AllCopiedClean(Struct, frozen=True):
     """All that was copied to the store is clean."""
 
 
-@dataclass(frozen=True, slots=True)
-class NothingBelow:
+class NothingBelow(Struct, frozen=True):
     """All that is dirty lies at or above ``limit``, where no round may clean."""
 
     limit: Limit
@@ -152,23 +139,20 @@ class NothingBelow:
         return not isinstance(self.limit, ActiveLimit)
 
 
-@dataclass(frozen=True, slots=True)
-class RatioTooLow:
+class RatioTooLow(Struct, frozen=True):
     """The dirty ratio is not above ``threshold``; equal to it is too little."""
 
     ratio: float
     threshold: float
 
 
-@dataclass(frozen=True, slots=True)
-class NothingCopied:
+class NothingCopied(Struct, frozen=True):
     """A store has nothing of the partition yet; ``host`` asks as the one that would copy it."""
 
     is_host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NotCompacted:
+class NotCompacted(Struct, frozen=True):
     """``cleanup.policy`` is ``policy``, without ``compact``; ``is_stored`` of a store's topic."""
 
     policy: str
@@ -187,40 +171,35 @@ SkipReason = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(Struct, frozen=True):
     """``max.compaction.lag.ms``, ``lag_ms``, has passed for ``delay_ms``."""
 
     delay_ms: int
     lag_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class DirtyEnough:
+class DirtyEnough(Struct, frozen=True):
     """The dirty ratio is above ``threshold``, which is ``min.cleanable.dirty.ratio``."""
 
     ratio: float
     threshold: float
 
 
-@dataclass(frozen=True, slots=True)
-class Forced:
+class Forced(Struct, frozen=True):
     """The caller insists; the dirty ratio is not above ``threshold``."""
 
     ratio: float
     threshold: float
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredDue:
+class ExpiredDue(Struct, frozen=True):
     """Tombstones or markers may go: the batches of each whose delete horizon has passed."""
 
     tombstone_batches: int
     marker_batches: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unserved:
+class Unserved(Struct, frozen=True):
     """Brokers serve nothing at offsets ``first`` to ``last``, which a round makes served again."""
 
     first: int
@@ -250,8 +229,7 @@ class TombstonesWait(StrEnum):
     READERS = "readers"
 
 
-@dataclass(frozen=True, slots=True)
-class TombstoneRemoval:
+class TombstoneRemoval(Struct, frozen=True):
     """From when on rounds take a tombstone or marker of an attached partition, at the latest.
 
     ``stays`` says why none will, and then nothing else counts. Otherwise the first round takes it
@@ -266,8 +244,7 @@ class TombstoneRemoval:
     why: TombstonesWait = TombstonesWait.NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class AbortUnnamed:
+class AbortUnnamed(Struct, frozen=True):
     """The transaction index that brokers serve lacks the abort at offset ``marker`` of the
     transaction that began at ``first``: read-committed consumers are given its records."""
 
@@ -280,8 +257,7 @@ Decision = SkipReason | DueReason
 """Whether a log is worth a round, and why or why not."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRepaired:
+class CheckpointRepaired(Struct, frozen=True):
     """The cleaner checkpoint lies outside the log: cleaning starts at ``log_start``.
 
     ``log_end`` is there when the checkpoint is beyond it, None when it is below the log start.
@@ -292,8 +268,7 @@ class CheckpointRepaired:
     log_end: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BoundNote:
+class BoundNote(Struct, frozen=True):
     """A round ends before ``bound``; ``uncleanable`` is ``limit`` before rounding to a segment."""
 
     bound: int
@@ -301,8 +276,7 @@ class BoundNote:
     limit: Limit
 
 
-@dataclass(frozen=True, slots=True)
-class FutureDates:
+class FutureDates(Struct, frozen=True):
     """``segments`` dirty ones are dated up to ``ahead_ms`` ahead, and which lags that touches."""
 
     segments: int
@@ -311,8 +285,7 @@ class FutureDates:
     has_max_lag: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MissingDates:
+class MissingDates(Struct, frozen=True):
     """``segments`` dirty ones have no timestamp, and which lags that touches."""
 
     segments: int
@@ -320,8 +293,7 @@ class MissingDates:
     has_max_lag: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BackDates:
+class BackDates(Struct, frozen=True):
     """``segments`` dirty ones are dated before what is in front of them; the least lag is set."""
 
     segments: int

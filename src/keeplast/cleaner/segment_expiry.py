@@ -18,9 +18,10 @@ Pure: sizes, times and the clock come from the caller, and every decision comes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+
+from msgspec import Struct
 
 from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
@@ -34,23 +35,20 @@ class ExpiryRule(StrEnum):
     TIME = "time"
 
 
-@dataclass(frozen=True, slots=True)
-class BelowLogStart:
+class BelowLogStart(Struct, frozen=True):
     """All of the segment lies below the log start offset."""
 
     log_start: int
 
 
-@dataclass(frozen=True, slots=True)
-class SizeLeft:
+class SizeLeft(Struct, frozen=True):
     """Without the segment ``left_bytes`` remain, at least ``retention_bytes``."""
 
     left_bytes: int
     retention_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentAge:
+class SegmentAge(Struct, frozen=True):
     """The age of the newest record, or where none has a timestamp of the file; may be negative."""
 
     age_ms: int
@@ -58,23 +56,20 @@ class SegmentAge:
     is_undated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AboveWatermark:
+class AboveWatermark(Struct, frozen=True):
     """The segment reaches above the high watermark: a replica may lack what is in it."""
 
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class TornActive:
+class TornActive(Struct, frozen=True):
     """The tail of the segment is torn."""
 
 
 ExpiryReason = BelowLogStart | SizeLeft | SegmentAge | AboveWatermark | TornActive
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredSegment:
+class ExpiredSegment(Struct, frozen=True):
     """A segment that goes, the rule that lets it go, and why."""
 
     segment: SegmentSummary
@@ -82,16 +77,14 @@ class ExpiredSegment:
     reason: ExpiryReason
 
 
-@dataclass(frozen=True, slots=True)
-class StaysNote:
+class StaysNote(Struct, frozen=True):
     """The first segment that a rule could not let go, and why."""
 
     base_offset: int
     reason: ExpiryReason
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryPlan:
+class ExpiryPlan(Struct, frozen=True):
     """What of a log goes, oldest first.
 
     ``log_start`` is the first readable offset afterwards, never below ``log_start_before``;
@@ -108,8 +101,7 @@ class ExpiryPlan:
     notes: tuple[StaysNote, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentExpiry:
+class SegmentExpiry(Struct, frozen=True):
     """From ``from_ms`` on ``rule`` lets a segment go, if nothing is written or cleaned before."""
 
     rule: ExpiryRule

@@ -18,7 +18,8 @@ Answers to ``GroupCoordinatorService.groupMetadataTopicConfigs``,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from keeplast.errors import RefusedError
 from keeplast.model.text import duration_text
@@ -77,7 +78,7 @@ def check_internal(topic: str, config: TopicConfig) -> None:
             f"topic={topic} cleanup.policy={','.join(sorted(config.cleanup_policy))}",
             code="K129",
         )
-    if config.is_compacted and pinned(topic, config) != config:
+    if config.is_compacted and pinned(topic, config).strategy is not config.strategy:
         raise RefusedError(
             "brokers read this topic by offset, and would find an older record than the one they "
             "acted on; leave its strategy at offset. "

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
 from keeplast.model.topic_config import Shape, Strategy
@@ -75,8 +77,7 @@ JOINT_OFFSETS_MAX = 1 << 26
 """A task that meets others notes a byte an offset; more would not fit what most have."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageSeconds:
+class StageSeconds(Struct, frozen=True):
     """Seconds of one core that both passes of a round take."""
 
     index: float
@@ -88,8 +89,7 @@ class StageSeconds:
         return self.index + self.rewrite
 
 
-@dataclass(frozen=True, slots=True)
-class WorkCounts:
+class WorkCounts(Struct, frozen=True):
     """What the stages of a round are made of.
 
     ``dirty_rows`` of all ``rows`` are indexed and have ``dirty_keys``; a row is ``row_bytes`` where
@@ -185,8 +185,7 @@ def _distinct_sent(counts: WorkCounts, parts: int) -> float:
     return parts * keys * -math.expm1(-counts.dirty_rows / max(parts, 1) / keys)
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeChoice:
+class ShapeChoice(Struct, frozen=True):
     """A shape, the number of hash buckets where it has any, and why, in words.
 
     ``task_memory_bytes`` bounds what a task of a round with buckets holds of the keys.
@@ -228,8 +227,7 @@ round in one job are predicted better.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """What is known of a round before it runs.
 
     ``rows`` is how many records its segments may hold and ``dirty_keys`` how many distinct keys its
@@ -300,8 +298,7 @@ class Workload:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(Struct, frozen=True):
     """What there is to run on.
 
     ``slots`` tasks run at once. ``task_memory_bytes`` is what one of them may hold on top of its

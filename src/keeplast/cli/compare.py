@@ -6,8 +6,9 @@ strategy's own keys are taken off the command line.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from keeplast.api.directory_logs import DirectoryLogs
 from keeplast.cli.frame.command import (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import Json, ScopeOptions
@@ -40,8 +40,7 @@ New = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions(PlaceOptions):
+class StoreOptions(PlaceOptions, frozen=True, kw_only=True):
     """Into which store is copied."""
 
     place: Annotated[

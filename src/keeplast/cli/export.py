@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import Json, ScopeOptions, despite_option
@@ -134,8 +134,7 @@ CheckpointGroup = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateOptions:
+class StateOptions(Struct, frozen=True, kw_only=True):
     """The point of a state, and how it is written; a log has none of it."""
 
     despite: Limits = ()
@@ -245,7 +244,7 @@ def _export_logs(
     from keeplast.cli.show.progress import ProgressEvents
 
     if state != StateOptions() or more:
-        given = [name for name in StateOptions.__slots__ if getattr(state, name)]
+        given = [name for name in StateOptions.__struct_fields__ if getattr(state, name)]
         raise InvalidError(
             "a log is written as it is, of one store, to where none lies; leave the options of a "
             f"state out. given={', '.join(given) or 'PLACE PLACE'}",

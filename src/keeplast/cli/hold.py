@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.lazy import BadValue, PlaceCommand

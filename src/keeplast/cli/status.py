@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import FACTS, Json, NowMs, ScopeOptions
@@ -35,8 +35,7 @@ class TombstonesName(StrEnum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowOptions:
+class ShowOptions(Struct, frozen=True, kw_only=True):
     """How much of a status is shown, and how often."""
 
     limit: Annotated[
@@ -68,8 +67,7 @@ class ShowOptions:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookOptions:
+class LookOptions(Struct, frozen=True, kw_only=True):
     """What is read for a status, and what it rests on."""
 
     tombstones: Annotated[

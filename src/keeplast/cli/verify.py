@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import FACTS, MEMORY_DEFAULT, Json, Note, NowMs, ScopeOptions
@@ -51,8 +51,7 @@ Strict = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions:
+class VerifyOptions(Struct, frozen=True, kw_only=True):
     """What ``verify`` takes."""
 
     where: PlaceOptions

@@ -20,10 +20,11 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from threading import Event, Timer
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from keeplast.cluster.live_cluster import METADATA_TOPIC
 from keeplast.errors import InvalidError, UnavailableError, error_words
@@ -48,8 +49,7 @@ _GIVE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSample:
+class MetricSample(Struct, frozen=True):
     """One line of an exposition; ``name`` is in lower case, and so are labels, without ``_``.
 
     Rules write ``client_id`` and ``clientId``.
@@ -60,8 +60,7 @@ class MetricSample:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerMetrics:
+class BrokerMetrics(Struct, frozen=True):
     """Where brokers' metrics are asked for: ``urls``, as :func:`metrics_urls` returns them."""
 
     urls: tuple[str, ...]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from keeplast.cluster.late_copies import closable_holes
 from keeplast.cluster.live_cluster import (
@@ -46,8 +47,7 @@ class Severity(StrEnum):
     WARNS = "warns"
 
 
-@dataclass(frozen=True, slots=True)
-class AttachFinding:
+class AttachFinding(Struct, frozen=True):
     """Something that stands in the way of ``topic``, or of all of them when it is None.
 
     ``remedy`` is a line to type, or what to do in words; empty where nothing helps.

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import CompactionError, UnavailableError, error_words
@@ -42,8 +43,7 @@ class GroupCluster(Protocol):
         """Return where a group goes on reading, by partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer(Generic[Value]):
+class _Answer(Struct, Generic[Value], frozen=True):
     """The answer, until then; ``problem`` is why there was none, and empty otherwise."""
 
     until_ms: int

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.cluster.metadata_cache import (
     EpochRange,
@@ -78,8 +79,7 @@ def again(segment: RemoteLogSegment) -> RemoteLogSegmentUpdate:
     return _moved(segment, _FINISHED)
 
 
-@dataclass(frozen=True, slots=True)
-class LateCopy:
+class LateCopy(Struct, frozen=True):
     """A ``copy`` that is served, and has no offset that ``within`` has not."""
 
     copy: RemoteLogSegment

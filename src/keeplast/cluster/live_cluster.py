@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError, RefusedError, invariant
 from keeplast.format.identifier import metadata_partition
@@ -36,8 +37,7 @@ Settings = Mapping[str, str | None]
 """Values by name; one that is not said (a password) is None."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerFacts:
+class BrokerFacts(Struct, frozen=True):
     """A broker, and its settings; ``unset`` names those that are not set: its release's own."""
 
     broker_id: int
@@ -45,8 +45,7 @@ class BrokerFacts:
     unset: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
+class TopicFacts(Struct, frozen=True):
     """A topic; ``replicas`` is the least number of replicas of one of its partitions."""
 
     name: str
@@ -67,24 +66,21 @@ ASSUMED_OF_BROKERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
+class OffsetRange(Struct, frozen=True):
     """What a partition's leader has: from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicEnds:
+class TopicEnds(Struct, frozen=True):
     """A topic's id, and where each of its partitions ends, exclusive, as readers see it."""
 
     topic_id: bytes
     ends: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
+class ClusterFacts(Struct, frozen=True):
     """A cluster, its brokers and topics; ``metadata_topic`` is None where there is none.
 
     ``accepts_untested`` says that who asked takes the risk of brokers of a release that was not
@@ -98,8 +94,7 @@ class ClusterFacts:
     accepts_untested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataFault:
+class MetadataFault(Struct, frozen=True):
     """Something in the metadata topic that stands in the way; ``offset`` is where it is."""
 
     partition: int
@@ -112,8 +107,7 @@ def is_tiered(settings: Settings) -> bool:
     return settings.get("remote.storage.enable") == "true"
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """``operation`` on a topic or a consumer group, or on the cluster when neither is named."""
 
     operation: str
@@ -165,8 +159,7 @@ RECORD_BYTES = 64
 """More than what a record and its share of a batch's header add to a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataValue:
+class MetadataValue(Struct, frozen=True):
     """A record of the metadata topic; ``value`` is None where a producer sent none.
 
     ``leader_epoch`` is the one in which a leader took it, -1 where that is unknown.
@@ -177,8 +170,7 @@ class MetadataValue:
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataEnd:
+class MetadataEnd(Struct, frozen=True):
     """Where a partition of the metadata topic ends, exclusive, and its leader's epoch."""
 
     offset: int

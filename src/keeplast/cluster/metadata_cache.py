@@ -22,7 +22,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cluster.live_cluster import OffsetRange, TopicFacts
 from keeplast.errors import CorruptError
@@ -56,8 +58,7 @@ EpochRange = tuple[int, int, int]
 """A leader epoch, and its first and last offset, inclusive, in one segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedRange:
+class ServedRange(Struct, frozen=True):
     """Offsets, both inclusive, that a broker reads from ``segment`` in ``epoch``."""
 
     epoch: int
@@ -66,8 +67,7 @@ class ServedRange:
     segment: RemoteLogSegment
 
 
-@dataclass(slots=True)
-class _EpochMap:
+class _EpochMap(Struct):
     """Start offset -> segment of one leader epoch; ``starts`` ascend."""
 
     starts: list[int] = field(default_factory=list)
@@ -95,8 +95,7 @@ class _EpochMap:
         return self.segments[self.starts[place - 1]] if place else None
 
 
-@dataclass(frozen=True, slots=True)
-class CacheState:
+class CacheState(Struct, frozen=True):
     """All that is known of one partition, as plain values.
 
     ``segments`` stand in the order in which they were announced. Of each of ``epochs``: its number,
@@ -323,16 +322,14 @@ COMPACTOR_BROKER_MAX = -1
 """Announcements of a compactor carry a negative broker; brokers' own numbers begin at 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSum:
+class SegmentSum(Struct, frozen=True):
     """How many segments of one kind there are, and their bytes."""
 
     count: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemotePartitionStatus:
+class RemotePartitionStatus(Struct, frozen=True, kw_only=True):
     """One partition. Offsets of ``log`` as of :class:`OffsetRange`; others are inclusive.
 
     ``served`` is read by clients, ``hidden`` is whole and not read, ``copying`` was announced and

@@ -31,10 +31,11 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from keeplast.cluster.live_cluster import (
@@ -77,8 +78,7 @@ _ENCODED, _NO_BLOB = -1, -1
 """In ``tags``: the segment stands as a broker's record in the blobs. In ``blob_bytes``: null."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldPoint:
+class FoldPoint(Struct, frozen=True, kw_only=True):
     """How far a partition of a metadata topic was folded, ``offset`` exclusive, and which it is.
 
     ``digest`` and ``record_epoch`` (-1 for unknown) are of the record before ``offset``;
@@ -113,8 +113,7 @@ class FoldPoint:
         return is_epoch and (found.offset, digest_of(found.value)) == (self.offset - 1, self.digest)
 
 
-@dataclass(frozen=True, slots=True)
-class FoldCheckpoint:
+class FoldCheckpoint(Struct, frozen=True):
     """What brokers know at ``point``, of ``record_count`` records; ``cache`` takes no more
     events.
     """
@@ -316,8 +315,7 @@ FAULTS_MAX = 100
 """How many faults of one partition are reported; one is enough to stop a broker."""
 
 
-@dataclass(slots=True)
-class FoldedMetadata:
+class FoldedMetadata(Struct):
     """What brokers know after reading ``ranges`` (by partition), and what stands in the way."""
 
     cache: ClusterCache = field(default_factory=ClusterCache)

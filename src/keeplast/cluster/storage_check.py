@@ -12,7 +12,8 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.cluster.check import AttachFinding, Severity
 from keeplast.cluster.layouts.layout import PROBE, PROBES, AuxiliaryFile, RemoteLayout
@@ -101,8 +102,7 @@ def read_stored(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
     reader.read_log(0, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _StoragePlace:
+class _StoragePlace(Struct, frozen=True):
     """Where segments lie, as it was given."""
 
     storage: str

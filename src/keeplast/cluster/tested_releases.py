@@ -12,7 +12,8 @@ held against the brokers of the tests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.cluster.live_cluster import BrokerFacts
 
@@ -192,8 +193,7 @@ SETTINGS: Mapping[str, frozenset[str]] = {
 TESTED_VERSIONS = tuple(SETTINGS)
 
 
-@dataclass(frozen=True, slots=True)
-class UntestedRelease:
+class UntestedRelease(Struct, frozen=True):
     """Why a broker is of no tested release: what it speaks, lacks, or has in addition.
 
     ``nearest`` is the tested release that it is like, by :data:`PROTOCOL`.

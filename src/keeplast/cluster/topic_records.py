@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from msgspec import Struct
 
 from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.errors import CorruptError, UnavailableError
@@ -42,8 +43,7 @@ _FINAL = frozenset({"_AUTO_OFFSET_RESET", "_BAD_MSG", "_UNKNOWN_PARTITION", "_UN
 """After these the client asks no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumedRecord:
+class ConsumedRecord(Struct, frozen=True):
     """A record as the client hands it out; ``headers`` None where it cannot show their names."""
 
     offset: int

@@ -24,17 +24,16 @@ the offset alone. A record without a note (not indexed, or outside the ledger) i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.machine import prefetch_row, table_at
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonLedger:
+class ReasonLedger(Struct, frozen=True):
     """``standings[n]`` is the standing of the record at ``first_offset + n``, UNKNOWN (0) if none.
 
     One byte an offset, so that threads that note different records never touch one byte.

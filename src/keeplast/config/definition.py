@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError
 from keeplast.model.partition import INT32_MAX, INT64_MAX
@@ -54,8 +55,7 @@ class Scope(Enum):
     CLUSTER = "cluster"
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(Struct, frozen=True):
     """A broker's name for a topic setting; ``factor`` turns its unit into the topic's.
 
     ``is_endless_below_zero``: any negative value means -1, without limit, and 0 is refused.
@@ -66,8 +66,7 @@ class Synonym:
     is_endless_below_zero: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(Struct, frozen=True):
     """One setting.
 
     ``about`` is a sentence with the trade-off. ``minimum`` and ``maximum`` are inclusive and apply

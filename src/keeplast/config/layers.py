@@ -28,9 +28,10 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from keeplast.config.definition import (
     Definition,
@@ -59,8 +60,7 @@ _OF_A_BROKER = re.compile(
 """A line that brokers' files have, and no settings file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One source's settings: texts by spelling.
 
     ``every_topic`` is about whichever topics were chosen, ``topics`` about those named, ``cluster``
@@ -320,8 +320,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}" if close else "keeplast config shows those that exist"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChoice:
+class PartitionChoice(Struct, frozen=True, kw_only=True):
     """Partitions by topic and by number; nothing given means all."""
 
     topics: tuple[str, ...] = ()
@@ -334,8 +333,7 @@ class PartitionChoice:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingSources:
+class SettingSources(Struct, frozen=True, kw_only=True):
     """The sources of settings that a caller names.
 
     ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in the data
@@ -373,8 +371,7 @@ _TABLE = re.compile(rb"^[ \t]*(\[(?:cluster|topic\b[^\]\r\n]*)\])[ \t]*\r?$", re
 """A table of a settings file; as a property it would be a name that no broker knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(Struct, frozen=True):
     """The settings of a file, by the names that it uses; ``lines`` are where they stand.
 
     ``node_id`` is the broker's, None when the file does not say. ``warnings`` are of what looks

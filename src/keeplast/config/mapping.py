@@ -16,8 +16,9 @@ rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from keeplast.cleaner.settings import pinned
 from keeplast.cluster.live_cluster import TopicFacts

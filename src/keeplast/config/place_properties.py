@@ -6,8 +6,9 @@ rule: a secret is never a property's value. It is named, as ``@FILE`` or ``env:N
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 WITH = "--with"
 """The option that says a property on a command line."""
@@ -35,8 +36,7 @@ class PropertyType(StrEnum):
     OPTIONS = "table"
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceProperty:
+class PlaceProperty(Struct, frozen=True):
     """One property: its name, the kinds of place that have it, its type and one sentence."""
 
     name: str

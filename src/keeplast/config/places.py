@@ -15,11 +15,11 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+from msgspec import Struct, field
 
 from keeplast.config.definition import value_text
 from keeplast.config.layers import PLACE_TABLE, Layer, SettingSources, tables_layer, toml_document
@@ -63,8 +63,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """The value of one property and where it was given: a file's path, or ``--with``."""
 
     value: str | tuple[str, ...] | Mapping[str, str]
@@ -73,8 +72,7 @@ class Given:
     """Of a table, the keys that another source gave."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPlace:
+class FoundPlace(Struct, frozen=True):
     """A place as it was asked for: its address and kind, its properties, and who gave each.
 
     ``name`` is None for an address. ``settings`` is the layer of the topics' settings in the
@@ -152,8 +150,7 @@ class FoundPlace:
         return shown_url(self.address) if self.name is None else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyRow:
+class PropertyRow(Struct, frozen=True):
     """A property as it is shown, without a secret: ``value`` None and ``source`` None where it was
     not given.
     """
@@ -208,8 +205,7 @@ def sources_of(given: Sequence[str], flags: tuple[str, ...]) -> SettingSources:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceTable:
+class PlaceTable(Struct, frozen=True):
     """One ``[place.NAME]`` table, and the file that has it."""
 
     name: str

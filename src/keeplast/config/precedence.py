@@ -25,8 +25,9 @@ user and the directory's metadata say. ``PINS`` count before everything that any
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from keeplast.cleaner.settings import COMPACTED_TOPICS, INTERNAL_TOPICS, PINNED_BY, find_hazards
 from keeplast.config.definition import (
@@ -50,8 +51,7 @@ GROUPS_MAX = 32
 """Groups that one topic's tombstones may wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
+class Effective(Struct, frozen=True):
     """A value and where it came from; ``source`` None means Kafka's default.
 
     ``key`` is the name under which the source gave it.

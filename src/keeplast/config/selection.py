@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cleaner.reasons import NotCompacted
 from keeplast.cleaner.settings import check_internal
@@ -48,8 +49,7 @@ from keeplast.survey.request import PartitionRequest
 NAMES_SHOWN_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The partitions to work on, and reports of those that were decided without reading them.
 
     ``settings`` are all that were read.
@@ -171,8 +171,7 @@ def _kept_settings(settings: Settings, topic: str, root: Path, *, is_named: bool
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """The chosen partitions of a directory, whatever their policy is, and all settings."""
 
     directory: DataDirectory

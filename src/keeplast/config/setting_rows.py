@@ -13,9 +13,10 @@ said, once a call and as short as can be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from keeplast.config.definition import (
     Definition,
@@ -206,8 +207,7 @@ def assumed_sentence(assumed: Mapping[str, str]) -> str:
 BROKER_SUFFIX = ".properties"
 
 
-@dataclass(frozen=True, slots=True)
-class FileCheck:
+class FileCheck(Struct, frozen=True):
     """What was found in a file; ``words`` count its settings where there is no mistake."""
 
     path: Path

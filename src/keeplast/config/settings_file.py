@@ -9,11 +9,11 @@ edited like this is left to its owner. Sole home of ``tomlkit``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomlkit
+from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Comment, Table
 
@@ -46,8 +46,7 @@ from keeplast.log.lock import edited
 TOPICS_SHOWN_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
-class SettingChange:
+class SettingChange(Struct, frozen=True):
     """One setting as it was and as it is now; ``removed`` are other names of it that went."""
 
     key: str
@@ -57,8 +56,7 @@ class SettingChange:
     removed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """What a call did to the file at ``path``, and what is worth knowing about it."""
 
     path: Path

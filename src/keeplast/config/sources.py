@@ -19,8 +19,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.config.layers import (
     USUAL_SOURCES,
@@ -56,8 +58,7 @@ CLUSTER_DEFAULT = ""
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 
-@dataclass(slots=True)
-class MetadataImage:
+class MetadataImage(Struct):
     """Topics, their partitions and settings after some records; changed by :meth:`apply` only."""
 
     topics: dict[str, bytes] = field(default_factory=dict)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
@@ -30,8 +31,7 @@ _SPACE = re.compile(r"[ \t\x0b\f]+")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One white-space separated word of a checkpoint; ``position`` is that of its line."""
 
     text: str

@@ -19,7 +19,8 @@ they are a newer Kafka's. Answers to ``GroupCoordinatorRecordSerde`` and the gen
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.checksum import Buffer
@@ -67,8 +68,7 @@ _TYPES: dict[int, tuple[str, str | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorKey:
+class CoordinatorKey(Struct, frozen=True):
     """What a record is about; ``subject`` is the member or expression of types that have one."""
 
     type_number: int
@@ -79,8 +79,7 @@ class CoordinatorKey:
     subject: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
+class OffsetCommit(Struct, frozen=True):
     """A committed offset; -1 and None for what its version does not have."""
 
     version: int
@@ -92,8 +91,7 @@ class OffsetCommit:
     topic_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMember:
+class GroupMember(Struct, frozen=True):
     """A member of a classic group; sizes stand for what the members agree on among themselves."""
 
     member_id: str
@@ -106,8 +104,7 @@ class GroupMember:
     assignment_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicGroup:
+class ClassicGroup(Struct, frozen=True):
     """A classic group; ``state_timestamp`` is -1 before version 2."""
 
     version: int
@@ -119,8 +116,7 @@ class ClassicGroup:
     members: tuple[GroupMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownValue:
+class UnknownValue(Struct, frozen=True):
     """A value of a type or version that is not decoded; version -1 where even that is unknown."""
 
     version: int

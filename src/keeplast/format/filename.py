@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from keeplast.model.partition import INT32_MAX, INT64_MAX, TopicPartition, is_topic_name
 
@@ -76,8 +77,7 @@ _MARKED_DIRECTORY = re.compile(r"(\S+)\.([^\s.]+)-(delete|future|stray)\Z")
 _PARTITION = re.compile(r"(.+)-([0-9]{1,10})\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
+class SegmentFile(Struct, frozen=True):
     """What the name of a file next to a log says."""
 
     base_offset: int
@@ -92,8 +92,7 @@ class SegmentFile:
         return f"{self.base_offset:020d}{self.kind}{attempt}{self.stage}"
 
 
-@dataclass(frozen=True, slots=True)
-class UndoFile:
+class UndoFile(Struct, frozen=True):
     """What the name of a file that a round has kept for ``keeplast undo`` says.
 
     ``kind`` None is the list of what a wave has kept, and ``number`` its place among all of the
@@ -111,8 +110,7 @@ class UndoFile:
         return f"keeplast-undo.{self.attempt}.{self.number:020d}{kind}.kept"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionDirectory:
+class PartitionDirectory(Struct, frozen=True):
     """What the name of a directory in a data directory says; ``mark`` None means in service.
 
     The topic of a marked directory may have been cut by the broker to make the name fit.

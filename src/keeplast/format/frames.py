@@ -59,8 +59,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer, crc32, xxh32
@@ -205,8 +206,7 @@ class Block(NamedTuple):
     output_bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(Struct, frozen=True):
     end: int
     block_bytes_max: int
     has_block_checksum: bool

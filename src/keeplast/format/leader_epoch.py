@@ -9,14 +9,14 @@ business, not the file's. Same text form as the other checkpoints. Answers to
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.format.checkpoint import decode_entries, encode_entries
 from keeplast.format.checksum import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderEpoch:
+class LeaderEpoch(Struct, frozen=True):
     """An epoch and the first offset written in it, inclusive."""
 
     epoch: int

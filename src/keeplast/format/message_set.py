@@ -34,6 +34,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from keeplast.errors import CorruptError
 from keeplast.format.batch import (
     CODEC_MASK,
@@ -354,8 +356,7 @@ _MAGIC = struct.Struct(">b")
 _MAGIC_POSITION = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """Where an entry lies, by its first 17 bytes alone; ``end`` is exclusive."""
 
     position: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
@@ -22,8 +23,7 @@ VERSIONS = (0, 1)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(Struct, frozen=True):
     """The identity of a data directory; ``directory_id`` in its 22-character form."""
 
     version: int

@@ -19,8 +19,9 @@ for null) and UTF-8. Answers to ``MetadataRecordSerde``, ``TopicRecord``, ``Part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
@@ -52,31 +53,27 @@ class TransactionEdge(Enum):
     ABORT = 25
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRecord:
+class TopicRecord(Struct, frozen=True):
     """A topic was created; ``topic_id`` is 16 bytes."""
 
     name: str
     topic_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRecord:
+class PartitionRecord(Struct, frozen=True):
     """A partition of a topic was created, or all that is known of it was written down."""
 
     number: int
     topic_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveTopicRecord:
+class RemoveTopicRecord(Struct, frozen=True):
     """A topic was deleted, its configuration with it."""
 
     topic_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigRecord:
+class ConfigRecord(Struct, frozen=True):
     """A setting was given a value, or taken back when ``value`` is None."""
 
     resource_type: int

@@ -14,7 +14,8 @@ of zero is refused: under KRaft it would make the replica a stray one. Answers t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
@@ -26,8 +27,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 _VERSION = re.compile(r"\+?[0-9]{1,9}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(Struct, frozen=True):
     """The file's content; ``topic_id`` is 16 bytes."""
 
     topic_id: bytes

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer, crc32c
@@ -50,8 +51,7 @@ _ENTRY = struct.Struct(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerEntry:
+class ProducerEntry(Struct, frozen=True):
     """What is known of one producer: its last batch and its open transaction, if any."""
 
     producer_id: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
@@ -22,8 +23,7 @@ _ESCAPE = re.compile(r"\\(?:(u)([0-9A-Fa-f]{4})?|(.?))", re.DOTALL)
 _ESCAPES = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(Struct, frozen=True):
     """A key and its value, and the line (from 1 on) in which they begin."""
 
     key: str

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.checksum import Buffer
@@ -30,8 +31,7 @@ _NULL = b"\x01"
 _ATTRIBUTES = b"\x00"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """A record as a reader gets it; ``timestamp`` in milliseconds, -1 for none."""
 
     offset: int
@@ -181,8 +181,7 @@ class ControlType(IntEnum):
     KRAFT_VOTERS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransactionMarker:
+class EndTransactionMarker(Struct, frozen=True):
     """The end of a transaction; ``control_type`` is ABORT or COMMIT."""
 
     control_type: ControlType

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
 
+from msgspec import Struct
+
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.checksum import Buffer
 from keeplast.format.fields import NO_COUNT, FieldReader, decode_unsigned, encode_unsigned
@@ -96,8 +98,7 @@ class EpochStart:
     tags: Tags = field(default=(), compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteLogSegment:
+class RemoteLogSegment(Struct, frozen=True, kw_only=True):
     """A segment as it was announced. Both offsets are inclusive; ``epochs`` ascend, one at least.
 
     ``size_bytes`` is the exact size of the log file, ``max_timestamp_ms`` -1 for no record.
@@ -121,8 +122,7 @@ class RemoteLogSegment:
         return dict(self.tags).get(TXN_INDEX_EMPTY_TAG, b"\0") != b"\0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteLogSegmentUpdate:
+class RemoteLogSegmentUpdate(Struct, frozen=True, kw_only=True):
     """A segment's next state. Custom metadata, broker and time replace those of before."""
 
     id: RemoteLogSegmentId
@@ -133,8 +133,7 @@ class RemoteLogSegmentUpdate:
     tags: Tags = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemotePartitionDelete:
+class RemotePartitionDelete(Struct, frozen=True, kw_only=True):
     """The deletion of a partition's whole remote log; no broker was seen to write it."""
 
     partition: TopicIdPartition

@@ -8,8 +8,9 @@ Answers to ``TransactionLog``, ``TransactionLogKey`` and ``TransactionLogValue``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
@@ -36,8 +37,7 @@ class TransactionStatus(IntEnum):
     PREPARE_EPOCH_FENCE = 7
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionStateValue:
+class TransactionStateValue(Struct, frozen=True):
     """One transactional id; -1 for what its version does not have."""
 
     version: int
@@ -54,8 +54,7 @@ class TransactionStateValue:
     next_producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownState:
+class UnknownState(Struct, frozen=True):
     """A value of a version that is not decoded."""
 
     version: int

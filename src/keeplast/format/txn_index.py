@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
@@ -37,8 +38,7 @@ _ENTRY = struct.Struct(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
+class AbortedTransaction(Struct, frozen=True):
     """One aborted transaction; first and last offset are inclusive."""
 
     producer_id: int

@@ -27,8 +27,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.errors import (
@@ -148,8 +149,7 @@ def check_lease_ms(lease_ms: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HostStanding:
+class HostStanding(Struct, frozen=True):
     """Whether a host leads, by ``state``, and in ``words`` whom it follows or what keeps it."""
 
     leads: bool
@@ -157,8 +157,7 @@ class HostStanding:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class HostTurn:
+class HostTurn(Struct, frozen=True):
     """What a host did in one turn: how it stands, segments copied, its round and what left."""
 
     standing: HostStanding

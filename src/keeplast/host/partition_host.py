@@ -25,8 +25,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import IdleRoll, find_hold
 from keeplast.cleaner.reasons import NothingCopied
@@ -68,8 +70,7 @@ from keeplast.tier.state.partition_state import PartitionState, check_not_forgot
 RULES = frozenset({ExpiryRule.SIZE, ExpiryRule.TIME})
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRetention:
+class LocalRetention(Struct, frozen=True):
     """What leaves the disk: every closed segment below ``to``; ``kept`` says what keeps the next
     one that is past its time, None when nothing is."""
 

@@ -18,9 +18,10 @@ KIP-101, KIP-279 and KIP-405; ``UnifiedLog``, ``LogLoader``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.columns import batches as t
@@ -78,8 +79,7 @@ EPOCH_AT = 12
 EPOCH_MAGIC_MIN = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(Struct, frozen=True):
     """The first batch of a log that another leader wrote: it begins at ``offset``."""
 
     offset: int
@@ -166,8 +166,7 @@ class Role(StrEnum):
     FOLLOWER = "follower"
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Struct, frozen=True):
     """What recovery did: bytes it cut, and an offset at which it began the log empty."""
 
     cut_bytes: int = 0

@@ -7,9 +7,8 @@ for :mod:`keeplast.inspect.sorted_runs`. Memory does not grow with the logs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -44,8 +43,7 @@ DECODED_MAX = 10_000
 changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Horizons:
+class Horizons(Struct, frozen=True):
     """What is known of time: the clock of each round and the horizon that it stamped.
 
     Empty when no time was given. ``readers`` are those that tombstones waited for in each round, by
@@ -89,8 +87,7 @@ class Horizons:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedGround:
+class ComparedGround(Struct, frozen=True):
     """What the comparison goes by.
 
     Below ``bound`` the right log may have been cleaned, from it on it must equal the left one. None
@@ -109,8 +106,7 @@ class ComparedGround:
     marker_epochs: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Compared:
+class Compared(Struct):
     """What the comparison has found, by check.
 
     ``lost`` counts the left records that the right log lacks or has otherwise. ``foreign`` counts

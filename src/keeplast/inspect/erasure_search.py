@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.clock import SystemClock
@@ -67,8 +67,7 @@ from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.workspace import Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSearch:
+class PartitionSearch(Struct, frozen=True):
     """What one directory has of the wanted keys, as far as ``log_end``, exclusive.
 
     ``records`` are by key, in log order, without values. ``sums`` are of the bytes that were
@@ -256,8 +255,7 @@ CHANGING = "it changed each time that it was searched"
 TOO_MANY = f"more than {PATHS_MAX} paths of unknown name: move them away"
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignPath:
+class ForeignPath(Struct, frozen=True):
     """A path of unknown name below a place; ``name`` is relative to the place.
 
     ``stamp`` is another one once the file is another one, or has another content. ``barred`` says
@@ -271,8 +269,7 @@ class ForeignPath:
     barred: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignFinding:
+class ForeignFinding(Struct, frozen=True):
     """A path with some of the wanted ``keys``, or whose content was not searched, and ``why``.
 
     ``may_have_records`` says that what was not searched is most likely a log.
@@ -285,8 +282,7 @@ class ForeignFinding:
     may_have_records: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignSearch:
+class ForeignSearch(Struct, frozen=True):
     """The paths to report, by name, and how many others were searched without a find."""
 
     findings: tuple[ForeignFinding, ...] = ()

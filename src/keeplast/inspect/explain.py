@@ -11,9 +11,11 @@ was interrupted is refused (:mod:`keeplast.log.readers`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.reasons import Decision
 from keeplast.cleaner.segment_expiry import SegmentExpiry, foresee_expiry
@@ -60,8 +62,7 @@ LOOKS_MAX = 3
 _Explained = TypeVar("_Explained")
 
 
-@dataclass(frozen=True, slots=True)
-class AskedKey:
+class AskedKey(Struct, frozen=True):
     """The key that is asked about, or the offset of a record that has it; one of them is given.
 
     ``header`` is the header that the strategy ``header`` is tried with, where the topic has none.
@@ -92,8 +93,7 @@ class AskedKey:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRecord:
+class FoundRecord(Struct, frozen=True):
     """A record of the key, and what becomes of it.
 
     ``expiry`` says from when on retention or the log start takes its segment, whatever its fate is;
@@ -105,8 +105,7 @@ class FoundRecord:
     expiry: SegmentExpiry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyExplanation:
+class KeyExplanation(Struct, frozen=True):
     """One partition as of ``now_ms``; offsets are those of its log, ``bound`` exclusive.
 
     ``winners`` has, by each strategy, the offset that would win of the committed records that are
@@ -243,8 +242,7 @@ def _closed(path: Path, files: FileSystem) -> list[tuple[int, int, int]]:
     return [(each.base_offset, each.inode, each.size_bytes) for each in listing.segments[:-1]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookedLog:
+class LookedLog(Struct, frozen=True, kw_only=True):
     """A log as it was looked at: ``segments`` are searched, ``log`` says what rounds may do.
 
     ``bound`` is the next round's, exclusive, ``decision`` whether one is due. What lies in segments

@@ -20,10 +20,11 @@ that batch stays, emptied, matters to its producer and not to the record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum, auto
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.cleaner.cleanable_range import (
@@ -69,8 +70,7 @@ class RecordVerdict(IntEnum):
     ABORTED_DATA = retained.ABORTED_DATA
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTerms:
+class RoundTerms(Struct, frozen=True):
     """What a round goes by, as in :class:`~keeplast.cleaner.plan.RoundPlan`.
 
     It cleans below ``bound`` and indexes ``[first_dirty, bound)``; ``horizon_ms`` is what it
@@ -264,8 +264,7 @@ class Stay(StrEnum):
     CUT_SEGMENT = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(Struct, frozen=True):
     """What becomes of one record.
 
     ``verdict`` is why it goes, in a round at ``from_ms`` at the earliest (None: no clock decides);
@@ -287,8 +286,7 @@ class Fate:
     removal: TombstoneRemoval | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLog:
+class FoundLog(Struct, frozen=True):
     """A log as of ``now_ms``; ``segments`` are all, the last one active, ``first_dirty`` inclusive.
 
     ``stable`` is what keeps offsets from being cleaned that no time ends, None when nothing does.
@@ -310,8 +308,7 @@ class FoundLog:
     readers: ReaderWait | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReach:
+class RoundReach(Struct, frozen=True):
     """From ``at_ms`` on, once ``ended`` holds no more, rounds may clean below ``bound``.
 
     ``at_ms`` None: no clock decides when that is.

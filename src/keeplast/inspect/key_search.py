@@ -12,12 +12,13 @@ the cleaner's own kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.columns import arrow_columns, retained
@@ -45,8 +46,7 @@ RECORDS_MAX = 100_000
 """More records of one log than a person reads; each is some hundred bytes of memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedSegment:
+class SearchedSegment(Struct, frozen=True):
     """A segment to look into, up to ``valid_bytes``; offsets in ``[start, end)`` count alone.
 
     ``named`` is where its ``.log`` file lies under another name, None where it has its own.
@@ -79,8 +79,7 @@ SAMPLE_KEY_BYTES = 256
 NEAR_KEYS = 3
 
 
-@dataclass(slots=True)
-class KeySample:
+class KeySample(Struct):
     """Some keys that a search has passed: of batches all over a window, until there are enough.
 
     ``passed`` counts the records with a key that were looked at.
@@ -114,8 +113,7 @@ Passed = Callable[[SearchedSegment, Window], None]
 """Hears of every window of a search, in the order of the file, from its first byte on."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+class FileRecord(Struct, frozen=True):
     """One record of the key, as its file has it.
 
     ``segment`` is None in a file that is none. ``horizon_ms`` is the delete horizon that the batch
@@ -139,8 +137,7 @@ class FileRecord:
         return self.record.key is not None and self.record.value is None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRecord(FileRecord):
+class KeyRecord(FileRecord, frozen=True):
     """The same in a segment that was searched whole.
 
     ``header`` is its batch's row of the batch table, ``ranks`` the flags and the version that the
@@ -154,8 +151,7 @@ class KeyRecord(FileRecord):
     ranks: Mapping[Strategy, tuple[int, int]]
 
 
-@dataclass(slots=True)
-class _Candidate:
+class _Candidate(Struct):
     """A record before it is known how its transaction ended."""
 
     record: Record

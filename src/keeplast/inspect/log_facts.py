@@ -22,9 +22,8 @@ of the consumer and ``TransactionIndex.collectAbortedTxns``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -145,8 +144,7 @@ class IndexProof:
 ENDS_TRANSACTION = (ControlType.ABORT, ControlType.COMMIT)
 
 
-@dataclass(frozen=True, slots=True)
-class LastBatch:
+class LastBatch(Struct, frozen=True):
     """The newest of a producer: last data offset (-1: only markers known), epoch, time."""
 
     last_offset: int
@@ -154,8 +152,7 @@ class LastBatch:
     timestamp: int
 
 
-@dataclass(slots=True)
-class SegmentFacts:
+class SegmentFacts(Struct):
     """Sums over the batches of one segment; the CRC-32C is of the whole file as read."""
 
     size_bytes: int = 0
@@ -168,8 +165,7 @@ class SegmentFacts:
     has_old_format: bool = False
 
 
-@dataclass(slots=True)
-class LogFacts:
+class LogFacts(Struct):
     """The outcome of the pass."""
 
     transactions: TransactionOutcomes = field(default_factory=TransactionOutcomes)

@@ -11,15 +11,17 @@ Kafka's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from typing import Any
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format import consumer_offsets, transaction_state
 from keeplast.format.identifier import encode_id
 from keeplast.format.message_set import Batch
 from keeplast.format.record import ControlType, Record, decode_control_type
+from keeplast.model.document import shown_fields
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import shown_bytes
 
@@ -83,8 +85,8 @@ _LEFT_OUT = ("type_number", "version")
 def _plain(value: Any) -> Any:
     if isinstance(value, TopicPartition):
         return str(value)
-    if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Struct):
+        return {name: _plain(each) for name, each in shown_fields(value).items()}
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, IntEnum):

@@ -24,11 +24,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.errors import CompactionError, CorruptError
@@ -47,8 +47,7 @@ from keeplast.model.partition import INT64_MAX, NO_TIMESTAMP, RELATIVE_OFFSET_MA
 from keeplast.read.log_reader import read_segment
 
 
-@dataclass(slots=True)
-class AbortedScan:
+class AbortedScan(Struct):
     """What the batches say, fed in log order; a segment begins and ends with :meth:`compare`."""
 
     _opened: dict[int, int] = field(default_factory=dict)
@@ -106,8 +105,7 @@ EPOCH_MAGIC = 2
 """Older batches have no leader epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrongEpoch:
+class WrongEpoch(Struct, frozen=True):
     """A batch whose epoch is not the checkpoint's; ``is_newer``: above all that it knows."""
 
     expected: int
@@ -161,8 +159,7 @@ _ROWS_MAX = 1024
 _NOTHING = np.empty((0, 2), np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class ScanFinding:
+class ScanFinding(Struct, frozen=True):
     """Something to know about a file; ``severity`` is corrupt, torn or note."""
 
     severity: str
@@ -178,8 +175,7 @@ class ScanFinding:
         return head | shown_fields(self)
 
 
-@dataclass(slots=True)
-class ScanFindings:
+class ScanFindings(Struct):
     """What was found, the first of each path in full."""
 
     items: list[ScanFinding] = field(default_factory=list)
@@ -230,8 +226,7 @@ class ScanFindings:
         return self.left_out > 0 or any(item.severity == "corrupt" for item in self.items)
 
 
-@dataclass(slots=True)
-class SegmentView:
+class SegmentView(Struct):
     """What one segment holds; ``end_offset`` is exclusive, ``valid_bytes`` what could be read."""
 
     base_offset: int
@@ -269,8 +264,7 @@ class SegmentView:
         }
 
 
-@dataclass(slots=True)
-class RowSample:
+class RowSample(Struct):
     """Rows of the batches or records to show: the first ``limit`` at or above ``from_offset``.
 
     ``topic`` is set once it is known whose records they are. ``key`` leaves out the records that

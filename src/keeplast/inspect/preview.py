@@ -19,10 +19,10 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -55,8 +55,7 @@ COUNT_MIN = 10
 """Of fewer versions it is not known what is usual."""
 
 
-@dataclass(slots=True)
-class VersionSpread:
+class VersionSpread(Struct):
     """Versions that were added part by part, in any order."""
 
     count: int = 0
@@ -127,8 +126,7 @@ READINGS = 2
 """Times that progress reports every byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewedRecord:
+class PreviewedRecord(Struct, frozen=True):
     """The record of a key that would stay; ``version`` is what the proposed header says."""
 
     offset: int
@@ -137,8 +135,7 @@ class PreviewedRecord:
     is_tombstone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WinnerChange:
+class WinnerChange(Struct, frozen=True):
     """A key that would keep another record than today."""
 
     key: bytes
@@ -146,8 +143,7 @@ class WinnerChange:
     then: PreviewedRecord
 
 
-@dataclass(frozen=True, slots=True)
-class FarAhead:
+class FarAhead(Struct, frozen=True):
     """A record whose version is far beyond the rest and would win for long."""
 
     key: bytes
@@ -155,8 +151,7 @@ class FarAhead:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyPreview:
+class StrategyPreview(Struct, frozen=True):
     """One partition. ``changes`` are those of the keys whose records lie first in the log.
 
     ``keys_back`` of the changed keys are deleted today and would not be, ``keys_gone`` the other
@@ -182,8 +177,7 @@ class StrategyPreview:
     far_ahead: tuple[FarAhead, ...]
 
 
-@dataclass(slots=True)
-class _Counts:
+class _Counts(Struct):
     records: int = 0
     missing: int = 0
     malformed: int = 0
@@ -191,8 +185,7 @@ class _Counts:
     spread: VersionSpread = field(default_factory=VersionSpread)
 
 
-@dataclass(slots=True)
-class _Changes:
+class _Changes(Struct):
     """Pairs of offsets that differ: how many, and those that lie first."""
 
     first_max: int
@@ -289,8 +282,7 @@ def _candidate(record: Record, header: bytes) -> PreviewedRecord:
     return PreviewedRecord(record.offset, record.timestamp, version, record.is_tombstone)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     """One pass over a log by one strategy; ``counts`` receives what it finds, if given."""
 
     topic: TopicConfig

@@ -8,8 +8,10 @@ in place and the others as they were found. Any other state is not one of that r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.inspect.log_facts import LogFacts
 from keeplast.inspect.verified_log import Check, Finding, Findings, VerificationReport, VerifiedLog
@@ -29,8 +31,7 @@ Prints = Mapping[int, Print]
 """The segments of a log by base offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptGroup:
+class ReceiptGroup(Struct, frozen=True):
     """What one group was made of, and what of it: it is in place, or as found, or either."""
 
     inputs: tuple[SegmentEntry, ...]

@@ -17,9 +17,10 @@ file that is still a segment of the log, because its round never came so far, is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, InvalidError, RefusedError, error_text
@@ -67,8 +68,7 @@ NAME_BYTES_CUT = 255
 """A broker cuts the topic in the name of a directory that it disposes of, to this length."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantedKeys:
+class WantedKeys(Struct, frozen=True):
     """Which keys are searched for: ``keys`` where they are known, else what ``is_wanted`` says."""
 
     is_wanted: Callable[[bytes], bool]
@@ -102,8 +102,7 @@ SEGMENTS = (RemainsKind.REPLACED, RemainsKind.HIDDEN)
 """Those that have an id in place of a file's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remains:
+class Remains(Struct, frozen=True):
     """A file, or a segment, that is no part of the live log, and what it has of the wanted keys.
 
     ``name`` is that of the file, from the partition's directory on, or the segment's id, or of
@@ -135,8 +134,7 @@ def searched_files(remains: Iterable[Remains]) -> int:
     return sum(each.kind is not RemainsKind.UNFILED for each in remains)
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedKey:
+class SearchedKey(Struct, frozen=True):
     """What was found of one key: in the live log, and in what is no part of it.
 
     ``unseen`` says what was not searched. Of ``left_out`` segments, of so many bytes, filters say
@@ -149,8 +147,7 @@ class SearchedKey:
     left_out: tuple[int, int] = (0, 0)
 
 
-@dataclass(slots=True)
-class ShownRecords:
+class ShownRecords(Struct):
     """What a search for one key keeps of records, within the bounds of what a person reads.
 
     ``planned`` hears of the bytes of a file before it is read, ``progressed`` of those that were.

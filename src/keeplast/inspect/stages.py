@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from keeplast.columns import batches as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
@@ -36,8 +37,7 @@ Progressed = Callable[[int], None]
 SEEDS = np.array((3, 5), np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
-class StageCounts:
+class StageCounts(Struct, frozen=True):
     """How many have no horizon yet (None: not known), are retained until theirs, and are removable.
 
     ``first_ms`` and ``last_ms`` are the first and the last horizon of those that are retained.
@@ -50,8 +50,7 @@ class StageCounts:
     last_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(Struct, frozen=True):
     """Tombstones and markers by stage: as records, or as the batches that hold them.
 
     A batch keeps its horizon when its last tombstone is superseded, so that batches may be more
@@ -156,8 +155,7 @@ def _counts(unstamped: int | None, horizons: Mapping[int, int], now_ms: int) -> 
 _NAMES = {each.value: each.name.lower() for each in Codec}
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHeaders:
+class SegmentHeaders(Struct, frozen=True):
     """The batches of one segment; ``codecs`` counts them by codec.
 
     ``stamped`` are those with a delete horizon: the first horizon is ``first_horizon_ms`` and the
@@ -172,8 +170,7 @@ class SegmentHeaders:
     last_horizon_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LogHeaders:
+class LogHeaders(Struct, frozen=True):
     """What all headers of a log show; ``segments`` by base offset."""
 
     segments: Mapping[int, SegmentHeaders]

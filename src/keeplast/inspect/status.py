@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cleaner.cleanable_range import limit_of
 from keeplast.cleaner.dirty_section import LogFigures
@@ -68,8 +69,7 @@ class TombstoneReading(StrEnum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class LogStatus:
+class LogStatus(Struct, frozen=True):
     """One log as of the clock it was asked with.
 
     ``decision`` is why a round is worth it, or why it is not.
@@ -145,8 +145,7 @@ def _held_region(log: LogStatus) -> LogRegion:
     return LogRegion.UNCLEANABLE if isinstance(limit, LagLimit | HoldLimit) else LogRegion.ACTIVE
 
 
-@dataclass(frozen=True, slots=True)
-class ErasedBy:
+class ErasedBy(Struct, frozen=True):
     """By when every value that is overwritten or deleted in the log now is gone, of a store from
     both tiers.
 

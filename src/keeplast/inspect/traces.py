@@ -17,8 +17,10 @@ took of the key below that end went with that round, or with one before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum, auto
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.reasons import TombstoneRemoval
 from keeplast.cleaner.segment_expiry import ExpiryRule, SegmentExpiry
@@ -55,8 +57,7 @@ class TraceKind(StrEnum):
     UNSEEN = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class LastTrace:
+class LastTrace(Struct, frozen=True):
     """By when no record of the key is left in the log; None where that is not known.
 
     ``values_by_ms`` is the same of all but a winning tombstone, or a winning value. What lies
@@ -291,8 +292,7 @@ def expiry_outlook_words(expiry: SegmentExpiry, now_ms: int) -> str:
     return f"{what} lets its segment go from {when} on, if no round changes it before"
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """A line of a record's timeline: from ``at_ms`` on at the earliest (None: no clock decides)."""
 
     at_ms: int | None
@@ -319,8 +319,7 @@ def timeline(found: KeyExplanation, fate: Fate) -> tuple[Moment, ...]:
             return (Moment(found.now_ms, "stays", why if hold is None else f"{why}: {hold}"),)
 
 
-@dataclass(frozen=True, slots=True)
-class PastRounds:
+class PastRounds(Struct, frozen=True):
     """Which rounds may have taken records of a key; ``taking`` are those that took any at all.
 
     ``last`` is the round that was the last to take any below its end, and ``kept`` the offset that

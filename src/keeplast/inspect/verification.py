@@ -21,10 +21,11 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.columns.fingerprints import PRIME
@@ -80,8 +81,7 @@ NO_ROUND_IN_PLACE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class VerifySettings:
+class VerifySettings(Struct, frozen=True):
     """What a judgement goes by; ``now_ms`` None means that no time was given.
 
     ``topic`` and ``now_ms`` are about runs without a receipt. ``bound`` narrows what may have been

@@ -13,10 +13,10 @@ formats go through the codec of one value, and a sort says which version is grea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -52,8 +52,7 @@ FINDINGS_MAX = 10
 REASONS_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that is not as it must be; ``key`` None when it is about no key.
 
     ``where`` names the segment, object or row of a store.
@@ -65,8 +64,7 @@ class Finding:
     where: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """What a check has found so far: the first few, and how many in all."""
 
     first: list[Finding] = field(default_factory=list)
@@ -103,28 +101,21 @@ class Findings:
             verdict = Verdict.BROKEN
         elif self.reasons:
             verdict = Verdict.UNJUDGED
-        return Check(name, claim, verdict, tuple(self.first), self.count, tuple(self.reasons))
+        return Check(name, claim, verdict, self.count, tuple(self.first), tuple(self.reasons))
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One claim and the verdict on it; ``findings`` are the first of ``count``."""
 
     name: str
     claim: str
     verdict: Verdict
-    findings: tuple[Finding, ...]
     count: int
+    findings: tuple[Finding, ...]
     reasons: tuple[str, ...]
 
-    def as_document(self) -> dict[str, object]:
-        """Return the check as the document shows it."""
-        names = ("name", "claim", "verdict", "count", "findings", "reasons")
-        return {name: getattr(self, name) for name in names}
 
-
-@dataclass(frozen=True, slots=True)
-class VerificationReport:
+class VerificationReport(Struct, frozen=True):
     """All checks of one partition, and facts that explain them.
 
     ``rounds`` are the names of the rounds that were judged, oldest first, as a receipt has them;
@@ -176,8 +167,7 @@ BASE_SEQUENCE = 1
 """Columns of :attr:`Part.extra`: header fields that the batch table has no column for."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedPart:
+class VerifiedPart(Struct, frozen=True):
     """Batches ``[first, last)`` of a window and the records in them.
 
     ``table`` and ``extra`` have a row a batch; ``offsets``, ``keys``, ``contents``, ``flags``,

@@ -13,10 +13,11 @@ only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.errors import CorruptError, InvalidError
@@ -65,8 +66,7 @@ from keeplast.model.partition import (
 from keeplast.model.topic_config import TopicConfig
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(Struct, frozen=True):
     """A record that has no offset yet; ``value`` None is a tombstone."""
 
     key: bytes | None

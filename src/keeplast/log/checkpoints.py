@@ -29,8 +29,9 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError
 from keeplast.format.checkpoint import decode_offsets, encode_lines, offset_line
@@ -48,8 +49,7 @@ PARSED_MAX = 8
 """How many contents stay parsed, of BYTES_MAX together: the files of two data directories."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
+class _Content(Struct, frozen=True):
     """A checkpoint, parsed: the offset of each partition, and its line as it is written."""
 
     offsets: Mapping[TopicPartition, int]
@@ -139,8 +139,7 @@ Witness = tuple[int, int]
 """Base offset and bytes of the ``.log`` of a segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundNote:
+class RoundNote(Struct, frozen=True):
     """A round decides by the records below ``end_offset``, exclusive, what is left of the log.
 
     None of it counts while ``witness`` is a segment of the log; without one it counts. ``before``

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import partition_metadata
@@ -29,8 +30,7 @@ from keeplast.model.partition import TopicPartition
 METADATA_TOPIC = "__cluster_metadata"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionEntry:
+class PartitionEntry(Struct, frozen=True):
     """A partition directory; ``mark`` is None, or what a suffix says: delete, future, stray."""
 
     partition: TopicPartition
@@ -38,8 +38,7 @@ class PartitionEntry:
     mark: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DataDirectory:
+class DataDirectory(Struct, frozen=True):
     """A data directory and the partitions in it, ascending; ``ignored`` are the other names."""
 
     root: Path

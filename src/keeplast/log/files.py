@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 
 _WRITE = 2
@@ -434,8 +436,7 @@ class LocalFiles:
         return status.f_bavail * status.f_frsize
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRecipe:
+class LocalRecipe(Struct, frozen=True):
     """The disks of the host that the worker runs on."""
 
     def open(self) -> FileSystem:

@@ -23,10 +23,10 @@ Kafka: ``OffsetIndex``, ``TimeIndex``; formats.md sections 2.4 and 2.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -135,8 +135,7 @@ def read_index_start(path: Path, kind: Kind, log_bytes: int, files: FileSystem) 
 Column = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAnswers:
+class OffsetAnswers(Struct, frozen=True):
     """Entries of the offset index that lie among some batches, a row each.
 
     ``positions`` and ``offsets`` are what the entries say, offsets of the log. ``starts`` is where
@@ -152,8 +151,7 @@ class OffsetAnswers:
     floors: Column
 
 
-@dataclass(frozen=True, slots=True)
-class TimeAnswers:
+class TimeAnswers(Struct, frozen=True):
     """Entries of the time index whose offsets lie among some batches, a row each.
 
     ``stamps`` and ``offsets`` are what the entries say, offsets of the log. ``owns`` is the
@@ -214,8 +212,7 @@ PROBLEMS_MAX = 100
 """Of one segment; an index that lies more often has nothing new to say."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexProblem:
+class IndexProblem(Struct, frozen=True):
     """Something that an index says and the batches do not."""
 
     kind: Kind

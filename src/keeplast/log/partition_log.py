@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -222,8 +223,7 @@ def is_empty_log(names: Sequence[str]) -> bool:
     return all(parse_segment_file(name) is None for name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentIndexes:
+class SegmentIndexes(Struct, frozen=True):
     """The indexes of one segment; ``rebuilt`` says that the files could not be used."""
 
     offsets: NDArray[np.int64]
@@ -421,8 +421,7 @@ def _greatest_timestamp(header: bytes) -> int:
     return int.from_bytes(header[at : at + 8], "big", signed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(Struct, frozen=True):
     """Where the log ends: after the last whole, sound batch of the active segment.
 
     ``torn_at`` is the byte position from which the active segment cannot be read, or None;

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.columns import batches as t
@@ -87,8 +88,7 @@ def _logs(path: Path, files: FileSystem) -> frozenset[str]:
 FETCH_BYTES_DEFAULT = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     """Whole batches, and the offset after the last of them; no bytes at the end of the log."""
 
     data: bytes

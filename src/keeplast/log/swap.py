@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.format.filename import (
     CLEANED,
@@ -51,8 +52,7 @@ KINDS: tuple[Kind, ...] = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 """A segment's files in the order in which they are renamed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(Struct, frozen=True):
     """One output: the staged name of each of its files by kind, and the bases it replaces.
 
     A segment that becomes several is replaced by the first of them; the others replace nothing.
@@ -85,8 +85,7 @@ def commit_wave(
     return removed
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
+class _Output(Struct, frozen=True):
     """An output whose files are there under their names plus a stage.
 
     ``has_blank`` says that its transaction index is empty and only there to replace another.

@@ -13,9 +13,9 @@ Answers to ``LogSegment.recover`` and ``ProducerStateManager.completeTxn``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.errors import CompactionError, CorruptError, RefusedError
 from keeplast.format.filename import (
@@ -36,8 +37,7 @@ KINDS: tuple[Kind, ...] = (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 """What is kept of a segment, as far as it is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFiles:
+class KeptFiles(Struct, frozen=True):
     """What of a partition is kept: waves in their order, lists that cannot be read, and all names.
 
     ``damaged`` are the lists' names; ``files`` those of everything, lists included.

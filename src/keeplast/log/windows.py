@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -40,8 +41,7 @@ Scan = Callable[[NDArray[np.uint8], int, NDArray[np.int64]], tuple[int, int, int
 """Finds the batches of ``data[:length]`` for the table, as :func:`scan_batches` does."""
 
 
-@dataclass(slots=True)
-class Window:
+class Window(Struct):
     """Whole batches of one segment.
 
     ``data[:length]`` are the file's bytes from ``position``; ``table[:batches]`` describes them,

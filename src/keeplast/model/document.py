@@ -1,6 +1,6 @@
 """The one encoder of the JSON that commands print and receipts keep.
 
-A dataclass is an object of its fields, by their names and in their order. A tuple is a list, an
+A ``Struct`` is an object of its fields, by their names and in their order. A tuple is a list, an
 enum its value, a path its text, bytes are hexadecimal. A class whose fields are not what a document
 shows says so in ``as_document``, whose values are encoded in turn. Who composes a document puts
 values into it and leaves their encoding to this module.
@@ -11,9 +11,11 @@ It also has what a check answers: shared by the judgement of a log and its repor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, StrEnum
 from typing import Any, Protocol, cast, runtime_checkable
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 JSON_VERSION = 1
 """Of every document; it grows when a field goes or changes its meaning."""
@@ -63,7 +65,7 @@ def encode(value: object) -> Any:
         return {str(key): encode(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [encode(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         return {name: encode(each) for name, each in shown_fields(value).items()}
     if isinstance(value, PathText):
         return value.__fspath__()
@@ -74,9 +76,9 @@ def encode(value: object) -> Any:
     raise TypeError(f"no document shows this. type={type(value).__name__}")
 
 
-def shown_fields(value: Any, *left_out: str) -> dict[str, object]:
-    """Return the fields of a dataclass as they are, by name, without those left out."""
-    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in left_out}
+def shown_fields(value: Struct, *left_out: str) -> dict[str, object]:
+    """Return the fields of a value as they are, by name, without those left out."""
+    return {name: each for name, each in asdict(value).items() if name not in left_out}
 
 
 class Verdict(StrEnum):
@@ -87,8 +89,7 @@ class Verdict(StrEnum):
     UNJUDGED = "cannot be judged"
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedBy:
+class JudgedBy(Struct, frozen=True):
     """What judged a log that has an owner, and as of what: the owner's epoch, and how far the log
     was clean. ``clean_to`` is the first offset that was not. Earlier versions named a command.
     """

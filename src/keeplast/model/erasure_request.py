@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
+
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 
@@ -96,8 +98,7 @@ KEYS_MAX = 10_000
 """Keys of one request; the records of all of them are in memory while one log is described."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SegmentDigest:
+class SegmentDigest(Struct, frozen=True, order=True):
     """A ``.log`` file of a partition: its name, the bytes that count, and their SHA-256."""
 
     partition: TopicPartition
@@ -106,8 +107,7 @@ class SegmentDigest:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureRequest:
+class ErasureRequest(Struct, frozen=True):
     """Keys that are to be gone from ``topics``; without any, from every compacted topic.
 
     ``keys`` are keyed hashes, sorted, made with the hash key whose check is ``hash_check``.
@@ -136,16 +136,14 @@ class ErasureRequest:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class KeptElsewhere:
+class KeptElsewhere(Struct, frozen=True):
     """A request that is kept in another list than its log directory's: its id, and its topics."""
 
     request_id: str
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBook:
+class RequestBook(Struct, frozen=True):
     """A list of requests, oldest first.
 
     Those ``elsewhere`` are named only so that nothing is put back that they want gone.

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.partition import TopicPartition
@@ -29,8 +30,7 @@ HOLDS_MAX = 100_000
 """Of one data directory, store or cluster."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Hold:
+class Hold(Struct, frozen=True, order=True):
     """The states of ``partition`` as of ``offset``, and of every later one, are kept from
     ``since_ms`` until ``until_ms``: nothing is cleaned at or above ``limit``.
 
@@ -49,8 +49,7 @@ class Hold:
         return now_ms < self.until_ms
 
 
-@dataclass(frozen=True, slots=True)
-class KeptPoint:
+class KeptPoint(Struct, frozen=True):
     """The states that can be shown as of ``offset``, and as of every later one.
 
     That holds as long as nothing is cleaned at or above ``limit``, which is at most ``offset``.
@@ -60,8 +59,7 @@ class KeptPoint:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class HoldPoint:
+class HoldPoint(Struct, frozen=True):
     """Where a hold begins: at ``offset``, or at a time in ms, or, without either, where logs end.
 
     The end is that of what is decided: where the first open transaction begins. Where the state as
@@ -131,16 +129,14 @@ def in_force(holds: Iterable[Hold], now_ms: int) -> tuple[Hold, ...]:
     return tuple(each for each in holds if each.is_in_force(now_ms))
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTopic:
+class HeldTopic(Struct, frozen=True):
     """A hold and the id of its topic, None where the name alone says which topic it is."""
 
     hold: Hold
     topic_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldBook:
+class HoldBook(Struct, frozen=True):
     """Holds of a place, and its time in milliseconds since 1970, which decides when they end."""
 
     holds: tuple[HeldTopic, ...]
@@ -166,8 +162,7 @@ class Absence(StrEnum):
     NOT_ASKED = "nobody_asked"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitedGroup:
+class WaitedGroup(Struct, frozen=True):
     """A group and where it goes on reading a partition: it has read what lies below ``offset``.
 
     ``offset`` is None where none counts, and ``absence`` is why. ``home`` is the partition of
@@ -182,8 +177,7 @@ class WaitedGroup:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderWait:
+class ReaderWait(Struct, frozen=True):
     """The groups that are waited for in one partition, one at least, and for how long.
 
     The wait ends at most so long after a horizon.
@@ -226,8 +220,7 @@ class GroupReader(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedGroups:
+class ReportedGroups(Struct, frozen=True):
     """A :class:`GroupReader` of one partition that was asked before; it can be sent to a task."""
 
     groups: tuple[WaitedGroup, ...]

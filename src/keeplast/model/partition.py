@@ -8,8 +8,9 @@ is inclusive. Decisions know of a segment no records, and of a log what each par
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError
 
@@ -75,8 +76,7 @@ def is_topic_name(text: str) -> bool:
     return _TOPIC.match(text) is not None and text not in (".", "..")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(Struct, frozen=True, order=True):
     """One partition of a topic; prints as Kafka names its directory, ``topic-partition``."""
 
     topic: str
@@ -128,8 +128,7 @@ class LogRegion(StrEnum):
         return "held back" if self is LogRegion.UNCLEANABLE else self.value.replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSummary:
+class SegmentSummary(Struct, frozen=True):
     """One segment of a log.
 
     ``largest_timestamp_ms`` is the last entry of the time index, or -1 when no record has a

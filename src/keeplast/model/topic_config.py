@@ -21,8 +21,9 @@ hold, and what a host of a partition may become.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from keeplast.model.partition import INT64_MAX
 
@@ -51,8 +52,7 @@ UNLIMITED = 1.7976931348623157e308
 """The greatest double: how Kafka spells "no limit" of bytes a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(Struct, frozen=True):
     """Topic settings that cleaning, rolling and retention read. Source: cleaning.md section 7.
 
     ``strategy_header`` is the header that carries versions, used with the strategy ``header``
@@ -89,7 +89,7 @@ class TopicConfig:
     undo_retention_ms: int = 0
     tombstones_wait_for_groups: tuple[str, ...] = ()
     tombstones_wait_max_ms: int = 604_800_000
-    strategy_said: tuple[Strategy, str] | None = field(default=None, compare=False)
+    strategy_said: tuple[Strategy, str] | None = None
 
     @property
     def is_compacted(self) -> bool:
@@ -145,8 +145,7 @@ class TopicConfig:
         return self.segment_ms
 
 
-@dataclass(frozen=True, slots=True)
-class CleanerConfig:
+class CleanerConfig(Struct, frozen=True):
     """Broker-wide settings of the cleaner. Source: cleaning.md section 7.1.
 
     ``key_map_bytes`` None means that the key map has no bound of its own; a value N gives

@@ -8,8 +8,10 @@ what the round left is asked of all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum, auto
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.model.partition import INT64_MAX
 
@@ -26,16 +28,14 @@ class UndoBar(StrEnum):
     DAMAGED_LIST = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class UndoRefusal:
+class UndoRefusal(Struct, frozen=True):
     """A bar, with the offset that it is about: a segment's base, a checkpoint, or the log start."""
 
     bar: UndoBar
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeptSegment:
+class KeptSegment(Struct, frozen=True):
     """A segment of a log: base offset, bytes of its ``.log``, their CRC-32C, None when not taken.
 
     ``inode`` is that of the ``.log``, 0 when it is not known; a copy of a directory has others.
@@ -47,8 +47,7 @@ class KeptSegment:
     inode: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KeptGroup:
+class KeptGroup(Struct, frozen=True):
     """Neighbouring segments and what took their place, both ascending, in [first base, end).
 
     Both are the same where the group was left alone.
@@ -69,8 +68,7 @@ class KeptGroup:
         return (*(each.base_offset for each in self.sources[1:]), self.end_offset)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptWave:
+class KeptWave(Struct, frozen=True):
     """What one wave replaced; it counts until ``until_ms``, exclusive, and from ``kept_at_ms`` on.
 
     ``number`` is its place among all waves of the partition, ``wave`` the one in its round, from 1.

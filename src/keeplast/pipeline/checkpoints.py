@@ -19,7 +19,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError, RefusedError
@@ -92,8 +94,7 @@ NAME = "--checkpoint"
 VALUE_SHOWN_MAX = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """The offsets, exclusive, that the record at ``offset`` of ``partition`` names."""
 
     partition: TopicPartition

@@ -18,10 +18,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -90,8 +91,7 @@ SCHEMA = StructType(
 """All columns, in order; a query may ask for some of them with ``schema()``."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLogs:
+class FoundLogs(Struct, frozen=True):
     """What a query reads, looked at once.
 
     ``topic_configs`` gives the settings of the topics of ``options`` when they are opened.

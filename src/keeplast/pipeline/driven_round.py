@@ -19,9 +19,9 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
 from py4j.protocol import Py4JNetworkError
 from pyspark import RDD, Broadcast, SparkContext
 

@@ -30,10 +30,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.shapes import Ground, ShapeChoice
 from keeplast.clock import SystemClock
@@ -89,8 +91,7 @@ from keeplast.rewrite.task import Progressed
 from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedPartition:
+class ExportedPartition(Struct, frozen=True):
     """A partition that was written by ``tasks`` tasks; ``end_offset`` is exclusive.
 
     ``resume_offset`` is from where on to read after it. ``choice`` says how it was cut, and why.
@@ -176,8 +177,7 @@ class ExportEvents(Protocol):
         """Hear how much more was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(Struct, frozen=True):
     """A finished export; ``rankings`` say of each topic by what its records ranked, in words.
 
     ``changes`` say how many keys of a partition changed since the last version, None without one.
@@ -326,8 +326,7 @@ def check_target(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """A partition's part of the work: one task, or ``parts``."""
 
     state: ExportedState

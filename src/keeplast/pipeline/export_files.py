@@ -32,8 +32,9 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.log.files import FileSystem
@@ -43,8 +44,7 @@ from keeplast.model.topic_config import Strategy, TopicConfig
 _PARTIAL, _REPLACED, _LOCK = "partial", "replaced", "lock"
 
 
-@dataclass(frozen=True, slots=True)
-class BucketPlace:
+class BucketPlace(Struct, frozen=True):
     """An attempt in an object store, under a name of its own; its versions remove it."""
 
     staging: Path
@@ -57,8 +57,7 @@ class BucketPlace:
         """Do nothing: what leads to the version is written last."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportPlace:
+class ExportPlace(Struct, frozen=True):
     """One attempt at an export to ``target``, whose links are resolved."""
 
     target: Path
@@ -159,8 +158,7 @@ FACTS_BYTES_MAX = 64 << 20
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ExportFacts:
+class ExportFacts(Struct, frozen=True):
     """How topics ranked, by name: the strategy, and its header for ``header``, else None.
 
     ``tombstones`` says whether what deletes its key is a row.

@@ -16,7 +16,6 @@ import contextlib
 import io
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.cleaner.shapes import (
@@ -72,8 +72,7 @@ OFFSET_BYTES = 8
 """Next to its slot of the key map a key needs room for the offset of its winner."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedState:
+class ExportedState(Struct, frozen=True):
     """What is known of a partition before its state is read: the offsets ``wanted`` of ``view``.
 
     ``resume_offset`` is where to read on after it. With ``decided_before`` transactions count as
@@ -158,8 +157,7 @@ SCHEMA = arrow_schema(COLUMNS)
 CHANGES_SCHEMA = SCHEMA.append(pa.field("deleted", pa.bool_()))
 
 
-@dataclass(frozen=True, slots=True)
-class ExportTask:
+class ExportTask(Struct, frozen=True):
     """One partition's state, and the directory that it is written to, which is there.
 
     ``files`` is how the log is opened, ``out`` how the target is. With ``tombstones`` what deletes
@@ -177,8 +175,7 @@ class ExportTask:
     out: FilesRecipe = field(default_factory=LocalRecipe)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedFile:
+class ExportedFile(Struct, frozen=True):
     """What a task wrote of a partition. With ``error`` nothing else means anything."""
 
     partition: TopicPartition
@@ -227,8 +224,7 @@ def export_part(
         return ExportedFile(partition, error=error)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeTask:
+class ChangeTask(Struct, frozen=True):
     """The files of a partition before and now, and the directory for what changed between them."""
 
     partition: TopicPartition

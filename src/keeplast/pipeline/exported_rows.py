@@ -7,11 +7,11 @@ then, so that rows and offsets are of one version however many follow meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from keeplast.columns.arrow_columns import MICROS_MAX
 from keeplast.errors import CorruptError, InvalidError
@@ -33,8 +33,7 @@ from keeplast.tier.objects.places import recipe_of
 _READ = ("offset", "timestamp", "key", "value", "headers")
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedRow:
+class ExportedRow(Struct, frozen=True):
     """A row of an export; ``timestamp_ms`` is -1 without one, ``value`` None of a tombstone.
 
     ``is_time_cut`` says that the record's timestamp lies beyond what Parquet's column holds.
@@ -48,8 +47,7 @@ class ExportedRow:
     is_time_cut: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedTopic:
+class ExportedTopic(Struct, frozen=True):
     """One topic of a finished export: ``offsets`` are where to go on, by partition.
 
     ``facts`` None where an earlier version wrote it, which said nothing of itself.

@@ -48,9 +48,11 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, CorruptError, RefusedError, UnavailableError
@@ -86,8 +88,7 @@ _POINTED = re.compile(rf"{VERSIONS}/[0-9]{{{NUMBER_DIGITS}}}-[0-9a-f]{{8}}")
 _FORMAT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class BasePartition:
+class BasePartition(Struct, frozen=True):
     """What an export knew of a partition: ``end_offset`` is exclusive, ``epochs`` are those below.
 
     ``resume_offset`` is from where on to read after it: rows at or above it are there all the same,
@@ -107,8 +108,7 @@ class BasePartition:
     tombstones: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedOver:
+class CarriedOver(Struct, frozen=True):
     """The rows of the last version that may go on: ``files`` in the order of their offsets.
 
     What lies at or above ``log_start`` of it stays, but for keys that come again from
@@ -120,8 +120,7 @@ class CarriedOver:
     log_start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A finished version, and what it knew of each partition."""
 
     path: Path
@@ -480,8 +479,7 @@ def parts_in(place: Path, files: FileSystem) -> tuple[Path, ...]:
     return tuple(place / name for name in sorted(names) if _PART.fullmatch(name))
 
 
-@dataclass(frozen=True, slots=True)
-class Carrier:
+class Carrier(Struct, frozen=True):
     """Says what of the last version goes over to the next one, whose rows may be ``tombstones``."""
 
     last: Version

@@ -21,9 +21,9 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct, field
 from pyarrow import RecordBatch
 
 from keeplast.clock import Clock, SystemClock
@@ -62,8 +62,7 @@ PART_BYTES_MIN = 256 << 10
 """What the smallest part counts for: it costs a look at its directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogPart:
+class LogPart(Struct, frozen=True):
     """A part of a log: records, or with ``state_of`` the state by that topic's rank.
 
     ``shown`` is what of the state it gives, by itself or together with others; ``key_bytes_max``

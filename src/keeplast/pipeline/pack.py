@@ -20,9 +20,10 @@ import shlex
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.columns import kernel
 from keeplast.errors import InvalidError, RefusedError
@@ -57,8 +58,7 @@ class PackNews(Protocol):
         """Hear that so many more are in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(Struct, frozen=True):
     """An archive: where it is, its size, the size of its content, and what is in it.
 
     ``python`` is the interpreter that every executor should have, ``processor`` the one that the

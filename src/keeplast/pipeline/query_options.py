@@ -34,6 +34,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, PartitionEntry
 from keeplast.model.partition import INT32_MAX, INT64_MAX, TopicPartition
@@ -315,8 +317,7 @@ _EARLIEST_NUMBER = -2
 _LATEST_NUMBER = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Offsets:
+class Offsets(Struct, frozen=True):
     """Offsets by partition; one that is not named has ``otherwise``: earliest or latest."""
 
     otherwise: str
@@ -406,8 +407,7 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_s
 """Topics that are read only by those who name them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPartitions:
+class ReadPartitions(Struct, frozen=True):
     """What a query names: ``chooses`` None means all; what is named has to be there."""
 
     chooses: Callable[[TopicPartition], bool] | None = None
@@ -492,24 +492,21 @@ def topics_named(topics: Collection[str]) -> ReadPartitions:
     return ReadPartitions(_InTopics(frozenset(topics)), topics=tuple(sorted(topics)))
 
 
-@dataclass(frozen=True, slots=True)
-class _InTopics:
+class _InTopics(Struct, frozen=True):
     topics: frozenset[str]
 
     def __call__(self, partition: TopicPartition) -> bool:
         return partition.topic in self.topics
 
 
-@dataclass(frozen=True, slots=True)
-class _Matches:
+class _Matches(Struct, frozen=True):
     pattern: re.Pattern[str]
 
     def __call__(self, partition: TopicPartition) -> bool:
         return self.pattern.fullmatch(partition.topic) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Among:
+class _Among(Struct, frozen=True):
     partitions: frozenset[TopicPartition]
 
     def __call__(self, partition: TopicPartition) -> bool:

@@ -12,12 +12,13 @@ import importlib.metadata
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.daemon import manager
@@ -72,8 +73,7 @@ _workspaces: dict[int, Workspace] = {}
 _opened = OpenedFiles()
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(Struct, frozen=True):
     """What decides the bytes a worker writes."""
 
     keeplast: str
@@ -93,8 +93,7 @@ def own_versions() -> Versions:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """What every task of a job is given: the driver's versions, and how to report progress.
 
     ``share`` is how many tasks may run at once: of a limit on bytes each keeps to that part.

@@ -32,11 +32,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -70,8 +70,7 @@ _REMEDY = "remove the checkpoint to begin again"
 Offsets = dict[TopicPartition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(Struct, frozen=True):
     """The topic of an offset, and the leader epoch of the record before it.
 
     None is not known.
@@ -100,8 +99,7 @@ def lineage_at(view: LogView, offset: int, files: FileSystem) -> Lineage:
     return Lineage(view.topic_id, last_epoch(view, files, offset))
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """The next offsets to read, and what was known of them."""
 
     offsets: Offsets

@@ -25,11 +25,12 @@ fill one map; tasks that share no memory send keys to buckets as shape ``bucket`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock, SystemClock
@@ -127,8 +128,7 @@ def find_winners(
     return view, end, set(winners.tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class StateReader:
+class StateReader(Struct, frozen=True):
     """Reads the records of ``split`` that may be in its state; not shared between threads."""
 
     split: Split
@@ -279,8 +279,7 @@ def _drop_batches_without(winners: Winners, window: Window) -> int:
     return int(np.count_nonzero(table[:, t.VERDICT] != t.DELETE))
 
 
-@dataclass(frozen=True, slots=True)
-class CutState:
+class CutState(Struct, frozen=True):
     """What all parts of one state share; ``firsts`` are the first offsets of the parts, ascending.
 
     ``number`` distinguishes it from others of a call. Without shared memory, keys go to
@@ -303,8 +302,7 @@ class CutState:
                 yield number, winners[start:end]
 
 
-@dataclass(frozen=True, slots=True)
-class StatePart:
+class StatePart(Struct, frozen=True):
     """One part of a state, the ``number``-th."""
 
     state: CutState
@@ -329,8 +327,7 @@ class StatePart:
         return self.reader(progressed).show(winners, self.split.wanted, deletes=deletes)
 
 
-@dataclass(frozen=True, slots=True)
-class BucketRows:
+class BucketRows(Struct, frozen=True):
     """Keys of a part that fall into one cell, and so into one bucket, of the hash space."""
 
     bucket: int

@@ -21,10 +21,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock
@@ -62,8 +62,7 @@ TRIES_MAX = 5
 """A directory that changes under every one of so many looks is not a log that is being read."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenSegment:
+class SeenSegment(Struct, frozen=True):
     """A segment: offsets [base, end), and the bytes that can be read."""
 
     files: SegmentFiles
@@ -77,8 +76,7 @@ class SeenSegment:
         return self.files.base_offset
 
 
-@dataclass(frozen=True, slots=True)
-class LogView:
+class LogView(Struct, frozen=True):
     """What readers may see of a partition.
 
     ``log_start`` is inclusive. ``log_end``, ``high_watermark`` (None: no checkpoint has one) and
@@ -124,8 +122,7 @@ class LogView:
         require_replicated(active.files, tail, high_watermark)
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderCheckpoints:
+class ReaderCheckpoints(Struct, frozen=True):
     """What the data directory's checkpoint files say to readers."""
 
     log_start: Mapping[TopicPartition, int]
@@ -251,8 +248,7 @@ the reader of the rest reads it.
 TAIL_WINDOW_BYTES = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """Records that are asked for: offsets [first, end), timestamps in ms [first, last]."""
 
     first_offset: int = 0
@@ -281,16 +277,14 @@ ALL = Wanted()
 """Every record."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentsSeen:
+class SegmentsSeen(Struct, frozen=True):
     """The segments that a state is read of: the closed ones, and where the active one begins."""
 
     closed: tuple[SegmentFiles, ...]
     active_base: int
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """One task's part of a partition.
 
     Offsets, not bytes: segments may be rolled and replaced until it is read. With ``must_be_whole``
@@ -313,8 +307,7 @@ class Split:
     decided_before: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     first_offset: int
     end_offset: int
     size_bytes: int

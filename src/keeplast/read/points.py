@@ -16,10 +16,10 @@ count, as brokers date them. Answers to ``UnifiedLog.fetchOffsetByTimestamp``.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.columns import arrow_columns as a

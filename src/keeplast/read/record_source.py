@@ -22,10 +22,11 @@ Records are collected into columns of bounded size, whatever windows they come f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock
@@ -62,8 +63,7 @@ EVERYTHING = np.empty(0, np.uint8)
 """A selection that selects all rows."""
 
 
-@dataclass(slots=True)
-class RecordColumns:
+class RecordColumns(Struct):
     """``rows`` records of one partition as columns; see :mod:`keeplast.columns.arrow_columns`."""
 
     rows: int

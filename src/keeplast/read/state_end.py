@@ -34,10 +34,11 @@ deleted, and leave no trace.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.columns import batches as t
@@ -64,8 +65,7 @@ from keeplast.read.record_source import read_wanted
 from keeplast.read.transactions import is_transactional_data
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(Struct, frozen=True):
     """The transactions that are in flight at an offset.
 
     ``first_offset`` is where the earliest of them begins, as far as it has left data; None without

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -43,8 +43,7 @@ class TransactionOutcome(IntEnum):
     OPEN = 2
 
 
-@dataclass(slots=True)
-class TransactionOutcomes:
+class TransactionOutcomes(Struct):
     """Aborted and open transactions by producer; offsets are inclusive."""
 
     open_from: dict[int, int] = field(default_factory=dict)
@@ -105,8 +104,7 @@ PRUNED_FROM = 4096
 """So many passed markers of a producer are forgotten at a time."""
 
 
-@dataclass(slots=True)
-class _Markers:
+class _Markers(Struct):
     """The markers of one producer that were read, ascending."""
 
     offsets: list[int] = field(default_factory=list)

@@ -15,11 +15,11 @@ it, and checks every CRC.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
@@ -151,8 +151,7 @@ class KeyStream:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Indexed:
+class Indexed(Struct, frozen=True):
     """Winners of the dirty keys, and the exclusive end of what they cover."""
 
     key_map: KeyMap

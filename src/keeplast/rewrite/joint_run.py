@@ -36,11 +36,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock
@@ -65,8 +65,7 @@ MAP_BYTES_MIN = 16 << 20
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFile:
+class KeyFile(Struct, frozen=True):
     """Where the keys of a run lie: ``blocks`` are the positions of its blocks in the file.
 
     A block is (cells + 1) numbers, where each cell's rows begin, and then the rows, cell by cell.
@@ -315,8 +314,7 @@ NOTHING = ""
 """What a task says that has given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The part of a round that one of ``runs`` tasks does: groups that follow one another.
 
     ``index`` are the extents of ``groups``, all dirty. ``buckets`` are shared out among the tasks.
@@ -329,8 +327,7 @@ class Run:
     groups: tuple[RewriteUnit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JointRun:
+class JointRun(Struct, frozen=True):
     """What a task did of a round; ``distinct_keys`` are those of its buckets."""
 
     indexed: tuple[IndexedUnit, ...]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
@@ -58,8 +58,7 @@ class IndexFullError(Exception):
         self.sources = sources
 
 
-@dataclass(frozen=True, slots=True)
-class PassContext:
+class PassContext(Struct, frozen=True):
     """What every group of a pass shares.
 
     ``knows_entry`` False makes a group with transactions end in :class:`EntryNeededError`.
@@ -173,8 +172,7 @@ class GroupCheck:
         return self._crc if self._task.takes_crcs else None
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
+class Outputs(Struct, frozen=True):
     """What a group became, each output with the check that is under way.
 
     ``contents`` are what filters are to know of each output, where the task has filters.

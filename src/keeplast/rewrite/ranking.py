@@ -14,9 +14,9 @@ record stays as it is. cleaning.md section 9.3, rule 3, with architecture 5.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.cleaner.transactions import TransactionState
@@ -33,8 +33,7 @@ from keeplast.rewrite.transactions import AskMarkers, follow_window
 from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class VersionCounts:
+class VersionCounts(Struct, frozen=True):
     """Records without a version: those without the header, and those whose header is malformed."""
 
     missing: int = 0
@@ -44,8 +43,7 @@ class VersionCounts:
         return VersionCounts(self.missing + other.missing, self.malformed + other.malformed)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """A strategy; ``header`` holds the bytes of the header's name, empty for the others."""
 
     strategy: Strategy

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.columns.winners import LOSES, ReasonLedger
@@ -59,8 +60,7 @@ PART_BYTES = 16 << 20
 """A source is cut into pieces of about so many bytes; smaller ones gained nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPart:
+class GroupPart(Struct, frozen=True):
     """The ``number``-th part of ``parts``: the bytes ``[start, end)`` of a source of ``unit``."""
 
     unit: RewriteUnit

@@ -13,12 +13,12 @@ absent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import (

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan
@@ -71,8 +72,7 @@ from keeplast.rewrite.workspace import DecompressedCache, Workspace
 Emit = Callable[[KeyChunk], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """What a worker has at hand for any unit of a task."""
 
     task: PartitionTask

@@ -21,10 +21,10 @@ Runs nothing itself and is not thread-safe. The first error in the order of the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from enum import Enum
 
 import numpy as np
+from msgspec.structs import replace
 
 from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState, no_events

@@ -10,10 +10,10 @@ Rows on their way to hash buckets: they wait by cell until there are enough of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.columns.winners import LOSES, NO_LEDGER, SHARDS, UNKNOWN, WINS, KeyMap, ReasonLedger
@@ -41,8 +41,7 @@ class Standings(Protocol):
         """Return what answers for a segment from its first row on."""
 
 
-@dataclass(frozen=True, slots=True)
-class MapStandings:
+class MapStandings(Struct, frozen=True):
     """Standings from a key map, which answers in any order; None where a ledger knows them all."""
 
     key_map: KeyMap | None

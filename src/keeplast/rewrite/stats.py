@@ -5,14 +5,14 @@ Values only; each is added to its like, and what is no count is the greater of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import TypeVar
+
+from msgspec import Struct
 
 from keeplast.model.document import shown_fields
 
 
-@dataclass(frozen=True, slots=True)
-class Reasons:
+class Reasons(Struct, frozen=True):
     """Records that went and the bytes they held uncompressed, by the reason they went.
 
     ``superseded`` counts tombstones too when a later record has their key.
@@ -30,8 +30,7 @@ class Reasons:
     marker_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """Counters of one round. Names and meaning are those of Kafka's ``CleanerStats``.
 
     ``map_bytes_read`` is exact unless the key map filled. Seconds are wall time. ``total_seconds``
@@ -75,8 +74,7 @@ class Stats:
     reused_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FilterStats:
+class FilterStats(Struct, frozen=True):
     """What the filters of clean segments saved a round on the tier, and what they cost.
 
     ``skipped_*`` of ``clean_*`` were neither read nor rewritten; ``unranked_bytes`` were not read
@@ -129,10 +127,10 @@ def add_counters(first: _Counters | None, second: _Counters | None) -> _Counters
     if first is None or second is None:
         return second if first is None else first
     values = {}
-    for f in fields(first):
-        a, b = getattr(first, f.name), getattr(second, f.name)
+    for name in first.__struct_fields__:
+        a, b = getattr(first, name), getattr(second, name)
         if a is None or b is None:
-            values[f.name] = b if a is None else a
+            values[name] = b if a is None else a
         else:
-            values[f.name] = max(a, b) if f.name in _GREATEST else a + b
+            values[name] = max(a, b) if name in _GREATEST else a + b
     return type(first)(**values)

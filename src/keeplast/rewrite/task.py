@@ -27,11 +27,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
@@ -46,8 +46,7 @@ from keeplast.rewrite.stats import FilterStats, Reasons
 from keeplast.tier.objects.filters import FILTER_BYTES_MAX, FilterKey, SegmentBytes
 
 
-@dataclass(frozen=True, slots=True)
-class Payloads:
+class Payloads(Struct, frozen=True):
     """Compressed batches whose records were needed, by where these came from.
 
     A batch counts once each time that it was decompressed, and once each time that a later pass
@@ -77,8 +76,7 @@ SMALL_BYTES = 4 << 10
 """A request costs more than reading so many bytes with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilterSpec:
+class FilterSpec(Struct, frozen=True):
     """How a round uses filters: the store's key, the rate, and what the log consists of.
 
     ``segments`` are the very bytes of each segment, by base offset. A filter that is larger than
@@ -99,8 +97,7 @@ class FilterSpec:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What the filter of the clean segment at ``base_offset`` says of some of the dirty keys.
 
     ``size_bytes`` is the filter's own, 0 without a good one. ``stays`` and ``needs_no_ranking`` say
@@ -126,8 +123,7 @@ class Asked:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Skips:
+class Skips(Struct, frozen=True):
     """Base offsets of the segments that stay as they are, of those that need no ranking, and of
     those whose filter is good."""
 
@@ -148,8 +144,7 @@ class Skips:
 NO_SKIPS = Skips()
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
+class Carry(Struct, frozen=True):
     """What one wave hands to the next: the sealed rest of the round and the state at its entry."""
 
     end_offset: int
@@ -161,8 +156,7 @@ class Carry:
     skips: Skips = NO_SKIPS
 
 
-@dataclass(frozen=True, slots=True)
-class IndexStats:
+class IndexStats(Struct, frozen=True):
     """What the first pass read. ``bytes_read`` is exact unless the key map filled.
 
     Messages and bytes are of the dirty section, versions of all records that were ranked.
@@ -176,8 +170,7 @@ class IndexStats:
     versions_malformed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionTask:
+class PartitionTask(Struct, frozen=True):
     """One wave. ``writes`` False counts what would go and stages nothing.
 
     ``target`` is where staged files are put: the partition's own directory, or another one.
@@ -219,8 +212,7 @@ class PartitionTask:
         return read + sum(s.size_bytes for s in plan.dirty_segments())
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(Struct, frozen=True):
     """A staged file of kind ``kind`` (``.log``, ``.index``, ...) and its size."""
 
     kind: Kind
@@ -228,8 +220,7 @@ class StagedFile:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class StagedGroup:
+class StagedGroup(Struct, frozen=True):
     """An output of a group and what a re-read of it must find; no files when the source stays as it
     is.
 
@@ -246,8 +237,7 @@ class StagedGroup:
     end_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
+class TaskResult(Struct, frozen=True):
     """What a worker did; ``carry`` is set when groups are left for another wave.
 
     The CRC-32C of every ``.log`` file that was read, and of every one that was written and read

@@ -12,10 +12,10 @@ decides, too. A log without transactions has no such batch, and is not read for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import EventLister, TransactionState

@@ -15,9 +15,9 @@ twice, in any order. Source: architecture, section 4.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import AbortedBySegment, GroupPlan
@@ -31,8 +31,7 @@ Events = NDArray[np.int64]
 """(n, 3): last offset, producer id, kind; see :func:`keeplast.columns.transactions.list_events`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """Whole batches of a segment: the bytes ``[start, end)`` of its log file."""
 
     base_offset: int
@@ -40,8 +39,7 @@ class Extent:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class MarkUnit:
+class MarkUnit(Struct, frozen=True):
     """Ask the markers of the whole log what was aborted."""
 
     number: int
@@ -49,8 +47,7 @@ class MarkUnit:
     """A part of the bytes it reads, as for a scan."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanUnit:
+class ScanUnit(Struct, frozen=True):
     """Unit of work: list the transaction events of one extent."""
 
     number: int
@@ -62,8 +59,7 @@ class ScanUnit:
         return (self.extent.end - self.extent.start) // 8
 
 
-@dataclass(frozen=True, slots=True)
-class IndexUnit:
+class IndexUnit(Struct, frozen=True):
     """Put the keys of an extent of the dirty section into a map.
 
     ``entry`` holds the transactions of the first pass at the first batch.
@@ -80,8 +76,7 @@ class IndexUnit:
         return self.extent.end - self.extent.start
 
 
-@dataclass(frozen=True, slots=True)
-class FilterUnit:
+class FilterUnit(Struct, frozen=True):
     """Ask the filters of the clean segments at ``bases`` for dirty keys."""
 
     number: int
@@ -93,8 +88,7 @@ class FilterUnit:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class RaiseUnit:
+class RaiseUnit(Struct, frozen=True):
     """Raise the keys of a map to clean records that outrank their dirty ones."""
 
     number: int
@@ -107,8 +101,7 @@ class RaiseUnit:
         return self.extent.end - self.extent.start
 
 
-@dataclass(frozen=True, slots=True)
-class AskUnit:
+class AskUnit(Struct, frozen=True):
     """Send the keys of an extent to hash buckets.
 
     ``indexes`` says that they may win, ``asks`` that the second pass will look them up; both are
@@ -129,8 +122,7 @@ class AskUnit:
         return self.extent.end - self.extent.start
 
 
-@dataclass(frozen=True, slots=True)
-class KeyChunk:
+class KeyChunk(Struct, frozen=True):
     """Keys of an extent that fall into one cell of the hash space, in the order of the log.
 
     ``rows`` (k, words) are packed as in a block. ``asked`` (bits) says which of ``count`` rows they
@@ -147,16 +139,14 @@ class KeyChunk:
     asks: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HashChunk:
+class HashChunk(Struct, frozen=True):
     """Hashes of dirty keys as filters know them, those that one of the buckets asks for."""
 
     bucket: int
     hashes: NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveUnit:
+class ResolveUnit(Struct, frozen=True):
     """Answer for all rows of one bucket."""
 
     number: int
@@ -169,8 +159,7 @@ class ResolveUnit:
         return sum(chunk.rows.nbytes for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The standings of ``count`` rows of a cell, two bits a row."""
 
     extent: Extent
@@ -181,8 +170,7 @@ class Answer:
     wins: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(Struct, frozen=True):
     """A ledger of ``count`` offsets from ``first_offset`` on, as it travels: two bits an offset."""
 
     first_offset: int
@@ -191,8 +179,7 @@ class Notes:
     wins: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteUnit:
+class RewriteUnit(Struct, frozen=True):
     """Rewrite and check one group; ``entry`` None while the transactions there are not known.
 
     ``known_filters`` are the base offsets of its sources that have a good filter. ``notes`` are
@@ -216,28 +203,24 @@ Unit = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(Struct, frozen=True):
     """Result: the aborted transactions that markers name, by segment."""
 
     aborted: AbortedBySegment
 
 
-@dataclass(frozen=True, slots=True)
-class Unmarked:
+class Unmarked(Struct, frozen=True):
     """A unit that met a transaction before the markers were asked; nothing of it counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(Struct, frozen=True):
     """Result: the transaction events of one extent, in the order of offsets."""
 
     extent: Extent
     events: Events
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedUnit:
+class IndexedUnit(Struct, frozen=True):
     """What an index unit read. Keys travel apart: in the sink, ``block``, or ``chunks``.
 
     ``notes`` go with a block: what is known already of its extents' records, None when their
@@ -256,16 +239,14 @@ class IndexedUnit:
     hashes: NDArray[np.uint64] | None = field(default_factory=lambda: NO_HASHES)
 
 
-@dataclass(frozen=True, slots=True)
-class Filtered:
+class Filtered(Struct, frozen=True):
     """What filters say of all dirty keys, or of those of one bucket."""
 
     answers: tuple[Asked, ...]
     peak_rss_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """Answers of a bucket and how many keys with a dirty record it has."""
 
     answers: tuple[Answer, ...]
@@ -273,8 +254,7 @@ class Resolved:
     peak_rss_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
+class Rewritten(Struct, frozen=True):
     """What a group became; ``groups`` is empty when the state at its entry is needed first."""
 
     base_offset: int
@@ -290,8 +270,7 @@ class Rewritten:
     filters: FilterStats = field(default_factory=FilterStats)
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """A unit that gave nothing but an error; ``at`` orders failures by place in the log."""
 
     at: tuple[int, int]

@@ -22,10 +22,11 @@ import contextlib
 import resource
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
@@ -71,8 +72,7 @@ def complete_outputs(files: FileSystem, outputs: Sequence[StagedGroup]) -> None:
         below.complete(outputs)
 
 
-@dataclass(slots=True)
-class SecondPass:
+class SecondPass(Struct):
     """Groups that are waiting and what the others gave."""
 
     context: PassContext

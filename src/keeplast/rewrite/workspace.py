@@ -18,9 +18,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -213,8 +213,7 @@ LEDGER_SHARE = 4
 """The ledger of the first pass may take this part of what the cache has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """Batches ``[first, last)`` of a window whose records are parsed: rows ``[first_row, rows)``.
 
     ``hashed`` of the rows have no note in the ledger.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, StoppedError

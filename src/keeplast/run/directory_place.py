@@ -9,13 +9,15 @@ there is one; the others go on there, in place.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import require_unheld
 from keeplast.clock import Clock
@@ -346,7 +348,7 @@ class DirectoryPlace:
         if survey.roll is None:
             commit_to_target(self.files, site, result.staged, surveyed, give_up)
         else:
-            on_disk = replace(surveyed, segments=surveyed.segments[:-1])
+            on_disk = dataclasses.replace(surveyed, segments=surveyed.segments[:-1])
             commit_to_target(self.files, site, result.staged, on_disk, give_up)
             left = on_disk.active.base_offset
             if round_.plan.bound > left:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.errors import StoppedError
 from keeplast.model.partition import TopicPartition
@@ -54,8 +55,7 @@ class StopSwitch:
             self._hear = None
 
 
-@dataclass(frozen=True, slots=True)
-class RoundWork:
+class RoundWork(Struct, frozen=True):
     """Whose round was planned, and how much of its bytes the first pass reads.
 
     ``index_bytes`` are read to find the winners before any is read to rewrite; None where the

@@ -17,10 +17,13 @@ cleaning.md section 5.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.segment_expiry import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.columns import batches as t
@@ -71,8 +74,7 @@ from keeplast.survey.wording import expiry_words, lift_words, sentences
 ALL_RULES = frozenset(ExpiryRule)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpirySurvey:
+class ExpirySurvey(Struct, frozen=True):
     """A partition as found, and what of it goes at ``now_ms``."""
 
     listing: PartitionFiles
@@ -271,7 +273,7 @@ def _summarize_active(
     Indexes that are sound may still be of an earlier time: the batches after their last entry are
     read.
     """
-    whole = replace(active, size_bytes=tail.valid_bytes)
+    whole = dataclasses.replace(active, size_bytes=tail.valid_bytes)
     if tail.torn_at is None:
         indexes = load_indexes(whole, files, interval, buffers)
     else:
@@ -304,8 +306,7 @@ HIGH_WATERMARK = -1
 """As an offset to delete before: all that is replicated."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedSegment:
+class DeletedSegment(Struct, frozen=True):
     """A segment with deleted records: base offset, bytes, and where it ends, exclusive."""
 
     base: int
@@ -313,8 +314,7 @@ class DeletedSegment:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsReport:
+class DeleteRecordsReport(Struct, frozen=True):
     """What a deletion did, or would do.
 
     Readers see ``[log_start, log_end)``. ``below`` are the segments all of whose records are

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.cleaner.plan import RoundPlan, find_chunk_end
 from keeplast.cleaner.shapes import (

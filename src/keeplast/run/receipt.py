@@ -21,8 +21,9 @@ import importlib.metadata
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, reading

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, CompactionError, UnavailableError
@@ -96,8 +97,7 @@ SETTLED_BYTES_MIN = 1 << 20
 """What the smallest log counts for, so that no more than 64 rounds wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Struct, frozen=True):
     """The rounds of one call; ``check_stop`` raises StoppedError when it is to end."""
 
     request: CleanRequest

@@ -10,9 +10,11 @@ made of surveys and counts; a report decides nothing and reads nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Candidate, Order, choose
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
@@ -48,8 +50,7 @@ from keeplast.survey.request import PartitionRequest
 from keeplast.survey.survey import Survey
 
 
-@dataclass(slots=True)
-class PartitionRun:
+class PartitionRun(Struct):
     """One partition during a call."""
 
     request: PartitionRequest
@@ -71,8 +72,7 @@ class PartitionRun:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """Where the work of a round is done, as its place says; ``files`` opens both paths for workers.
 
     ``path`` is read; staged files are put at ``target``, which is the same directory or another.
@@ -95,8 +95,7 @@ class Site:
     filters: FilterSpec | None = None
 
 
-@dataclass(slots=True)
-class Round:
+class Round(Struct):
     """A round that has a plan: how its work is cut, and what its waves gave so far.
 
     ``driver_seconds`` is what survey and commits took; what its workers took is in ``results``. A

@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.format.checksum import crc32c
@@ -108,8 +110,7 @@ class GroupStanding(StrEnum):
     CHANGED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class UndoRound:
+class UndoRound(Struct, frozen=True):
     """A round that has something kept, as found.
 
     Offsets [first, end) are those of its groups. ``segments`` are those that would come back, and
@@ -131,8 +132,7 @@ class UndoRound:
     refusal: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldRound:
+class _HeldRound(Struct, frozen=True):
     """A round of a partition against its log; ``groups`` are what the log start has left of it."""
 
     waves: tuple[KeptWave, ...]

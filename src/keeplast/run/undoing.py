@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, RefusedError
@@ -151,8 +152,7 @@ Finished = Callable[[TopicPartition, Sequence[UndoRound] | Exception], None]
 """Hears of each partition when it is done: its rounds, or why it is left as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class UndoReport:
+class UndoReport(Struct, frozen=True):
     """What was undone, or with ``writes`` False could be.
 
     ``failed`` are partitions that were refused or could not be changed, each with why. ``missing``
@@ -264,8 +264,7 @@ def _named(
     return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
+class _Directory(Struct, frozen=True):
     """The partitions of a directory whose lock is held: between two calls nothing changes."""
 
     files: FileSystem

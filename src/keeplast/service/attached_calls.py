@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
 from keeplast.attach.held.metadata_view import AttachTerms
@@ -59,8 +60,7 @@ def nothing_follows(publisher: Publisher, receipt: Receipt | None) -> None:
     """Do nothing after a round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachedTerms:
+class AttachedTerms(Struct, frozen=True, kw_only=True):
     """How rounds of live topics are done: memory in bytes, and what is asked of each."""
 
     force: bool = False
@@ -72,8 +72,7 @@ class AttachedTerms:
     takes_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedRounds:
+class AttachedRounds(Struct, frozen=True):
     """The rounds of one call, and the cluster as it was read when the call began."""
 
     client: ClusterClient

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from keeplast.attach.answers.look import AttachedOutlook
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds

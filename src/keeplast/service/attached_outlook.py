@@ -12,8 +12,10 @@ is read. Their rule is :mod:`keeplast.attach.rules.tombstone_removal`, and every
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.answers.explain import RemoteLog
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
@@ -98,8 +100,7 @@ def dated(
     return replace(remote, removal=found)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionTombstones:
+class PartitionTombstones(Struct, frozen=True):
     """A partition, and with which rounds its tombstones and markers go."""
 
     partition: TopicPartition
@@ -171,8 +172,7 @@ def find_tombstones(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class RegionSegment:
+class RegionSegment(Struct, frozen=True):
     """A segment that brokers serve from the remote tier: offsets ``[base_offset, end_offset)``."""
 
     base_offset: int
@@ -181,8 +181,7 @@ class RegionSegment:
     region: LogRegion
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedRegion:
+class AttachedRegion(Struct, frozen=True):
     """The segments of one region: offsets ``[base_offset, end_offset)``."""
 
     name: LogRegion
@@ -192,8 +191,7 @@ class AttachedRegion:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OldValues:
+class OldValues(Struct, frozen=True):
     """By when overwritten records are gone, from brokers' disks too; times in milliseconds.
 
     ``after_round_ms`` is how long after its round at most, None where that is not known. What
@@ -206,8 +204,7 @@ class OldValues:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionOutlook:
+class PartitionOutlook(Struct, frozen=True, kw_only=True):
     """One partition; ``segments`` ascend. ``figures`` are None while no round may take anything.
 
     ``is_due`` says that a round would be done now, None where the clean section is not known.

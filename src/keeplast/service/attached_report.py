@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from keeplast.attach.answers.shown_logs import earliest_as_of
 from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT

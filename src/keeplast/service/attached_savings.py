@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of, plan_attached
 from keeplast.clock import Clock
@@ -25,8 +26,7 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
+class Saving(Struct, frozen=True):
     """What a round would save of a partition now: bytes and records of ``of_bytes`` that it reads.
 
     ``reason`` says why nothing, and ``error`` why it could not be counted; None where it was.

@@ -13,9 +13,10 @@ A topic that refuses is asked again after a pause that doubles up to
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.rounds.attached_place import DaySum
@@ -55,8 +56,7 @@ CAPS_DEFAULT = DaySum(SWAPS_A_DAY, RECORDS_A_DAY)
 RATE_MIN = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopLimits:
+class LoopLimits(Struct, frozen=True, kw_only=True):
     """How often the loop looks, what it may ask of the remote tier a second, and announce a day.
 
     InvalidError for a limit that cannot be used. ``back_off_ms`` is the first pause after a store
@@ -100,8 +100,7 @@ class LoopLimits:
         return DaySum(self.swaps_per_day, self.records_per_day)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachedSettings:
+class AttachedSettings(Struct, frozen=True, kw_only=True):
     """What stays the same from start to end.
 
     ``address`` is the cluster's, as people type it. Without ``topics`` the loop is about what the
@@ -197,8 +196,7 @@ class WatchedCluster(LiveCluster, GroupCluster, Protocol):
         """Return the ids of those of ``topics`` that there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenPartition:
+class SeenPartition(Struct, frozen=True):
     """A partition as the cluster has it; ``topic`` is None when the topic that was attached is
     gone, and ``log`` while nothing was read because the topic refuses."""
 
@@ -213,8 +211,7 @@ class SeenPartition:
         return TopicPartition(self.name.partition.topic, self.name.partition.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRefusal:
+class TopicRefusal(Struct, frozen=True):
     """Why a topic may not be worked on, how often that was found, and when it is asked again."""
 
     reason: str

@@ -7,8 +7,9 @@ object is looked at, nothing is claimed and nothing is a reason to delete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.cluster.live_cluster import ClusterFacts, OffsetRange, TopicFacts
@@ -43,8 +44,7 @@ _USES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedSegment:
+class AttachedSegment(Struct, frozen=True):
     """A segment of the remote tier: offsets ``[start, end)``, of a served one those that it serves.
 
     ``is_compacted`` says that a compactor announced it.
@@ -58,8 +58,7 @@ class AttachedSegment:
     is_compacted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingSources:
+class WaitingSources(Struct, frozen=True):
     """Segments that were replaced at ``published_ms``; None while brokers have not heard of it."""
 
     decision: str
@@ -69,8 +68,7 @@ class WaitingSources:
     published_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedStatus:
+class AttachedStatus(Struct, frozen=True):
     """One partition; ``attached`` is None where it is not attached, or no decision log was asked.
 
     ``served`` ascend by offset; ``others`` are whole and not read, or on their way in or out.

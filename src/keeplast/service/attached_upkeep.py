@@ -7,9 +7,11 @@ claimed: its brokers remove what they knew of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.publication import Publisher, claim
@@ -45,8 +47,7 @@ GoneStep = Callable[[Attached, KeptFolds], Facts]
 """What is done for a partition whose topic is gone, or is hidden from the principal."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedUpkeep:
+class AttachedUpkeep(Struct, frozen=True):
     """A cluster's brokers, decision log and remote tier.
 
     ``settings_of`` returns the wanted settings of topics, ``address`` is how remedies call the

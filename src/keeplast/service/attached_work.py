@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
@@ -78,8 +79,7 @@ if TYPE_CHECKING:
     from keeplast.service.tiered_work import Look
 
 
-@dataclass(frozen=True, slots=True)
-class _AttachedFinding:
+class _AttachedFinding(Struct, frozen=True):
     """A partition as it was found, and as brokers know it."""
 
     seen: SeenPartition

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.config.definitions import DEFINITIONS
 
@@ -33,8 +35,7 @@ _NAMES = re.compile(r"\*\*(.+?)\*\*|`(.+?)`|\*(.+?)\*")
 _LINK = re.compile(r"\[(.+?)\]\(.+?\)")
 
 
-@dataclass(frozen=True, slots=True)
-class HelpEntry:
+class HelpEntry(Struct, frozen=True):
     """What one name means: ``parts`` are headings, which may be empty, and texts."""
 
     name: str

@@ -6,8 +6,9 @@ Cluster, decision log and objects are only read: nothing is claimed and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
@@ -60,8 +61,7 @@ def choose_attached(facts: ClusterFacts, numbers: Collection[int]) -> list[tuple
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _AskedRemote:
+class _AskedRemote(Struct, frozen=True):
     """A partition of a live cluster's remote tier with the question to it."""
 
     layout: RemoteLayout

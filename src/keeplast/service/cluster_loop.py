@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.held.metadata_view import KeptFolds
 from keeplast.attach.held.outputs import OutputMark
@@ -51,8 +53,7 @@ if TYPE_CHECKING:
     from keeplast.tier.metadata.decisions import DecisionLog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookedCluster:
+class LookedCluster(Struct, frozen=True, kw_only=True):
     """The chosen topics of a cluster, to look at them; each that reads has a client of its own.
 
     ``where`` is the address as errors name it, ``name`` as pages do. ``decided`` opens the decision

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from keeplast.config.layers import PartitionChoice, SettingSources
 from keeplast.config.selection import select_directory
@@ -38,8 +39,7 @@ Fault = CompactionError | OSError
 FaultText = Callable[[Exception], str]
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedPartition:
+class CopiedPartition(Struct, frozen=True):
     """A partition of the store after a copy; ``added`` are the sizes of its new segments, in bytes.
 
     ``replaced`` are ranges that the directory's took the place of. ``left_out`` says which offsets
@@ -64,8 +64,7 @@ class CopiedPartition:
 Copied = CopiedPartition | Fault
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTerms:
+class CopyTerms(Struct, frozen=True, kw_only=True):
     """Whether new partitions and active segments are taken, and who hears of it.
 
     ``takes_over`` takes a partition from another process. ``receipt`` is the file that takes a line
@@ -81,8 +80,7 @@ class CopyTerms:
     progressed: Callable[[int], None] = lambda count: None
 
 
-@dataclass(frozen=True, slots=True)
-class CopyAnswer:
+class CopyAnswer(Struct, frozen=True):
     """What became of each partition; ``unknown`` are those that the store does not have."""
 
     data_dir: Path
@@ -118,8 +116,7 @@ class CopyAnswer:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _SourceLog:
+class _SourceLog(Struct, frozen=True):
     """A partition of a directory, and what is set for it; its broker keeps tombstones for
     ``retention_ms`` at least.
     """
@@ -130,8 +127,7 @@ class _SourceLog:
     retention_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CopySource:
+class CopySource(Struct, frozen=True):
     """The chosen partitions of a data directory, and those refused before they are read."""
 
     data_dir: Path
@@ -335,8 +331,7 @@ def _bytes_to_copy(path: Path, start: int) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedLog:
+class ExportedLog(Struct, frozen=True):
     """A partition as a directory that a broker serves; ``log_end`` is exclusive."""
 
     partition: TopicPartition
@@ -347,8 +342,7 @@ class ExportedLog:
     log_end: int
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLogs:
+class WrittenLogs(Struct, frozen=True):
     """The partitions that were written below ``target``, and why others were not."""
 
     target: Path

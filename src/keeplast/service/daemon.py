@@ -26,9 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Candidate, Choice, Order, choose
 from keeplast.clock import Clock
@@ -53,8 +55,7 @@ from keeplast.survey.request import PartitionRequest
 SetsAside = Callable[[PartitionRequest, Exception], SetAside | None]
 
 
-@dataclass(slots=True)
-class TurnLedger:
+class TurnLedger(Struct):
     """``sets_aside`` returns the mark of a partition whose failure lasts, None when it may pass.
 
     ``backoff_ms`` is how long nothing worth a round lets everything wait, and the first failure
@@ -148,8 +149,7 @@ def _without_progress(round_: RoundReport) -> Exception | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
+class RunReport(Struct, frozen=True):
     """How a run ended: the last snapshot, and what was done since the start.
 
     ``failures`` are those that no later round has made good; ``left`` are the partitions that

@@ -6,8 +6,9 @@ Each chosen log is read once, without the directory's lock; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.config.layers import ALL_PARTITIONS, PartitionChoice
 from keeplast.config.selection import Selection
@@ -35,8 +36,7 @@ NOT_HERE_WORDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _AskedDirectory:
+class _AskedDirectory(Struct, frozen=True):
     """A partition directory, and those ``marked`` of it, with the question to them.
 
     ``opened`` gives the files, ``groups`` read the groups that tombstones wait for, None where the

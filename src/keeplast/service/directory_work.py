@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Candidate, Choice
 from keeplast.clock import Clock
@@ -61,8 +63,7 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey
 
 
-@dataclass(frozen=True, slots=True)
-class DirectorySettings:
+class DirectorySettings(Struct, frozen=True):
     """What stays the same from start to end.
 
     ``select`` reads settings and partitions again at each call. ``request`` is what every round is
@@ -81,8 +82,7 @@ class DirectorySettings:
     unanswered: Callable[[], Sequence[str]] = tuple
 
 
-@dataclass(slots=True)
-class _KnownPartition:
+class _KnownPartition(Struct):
     """What was found, and the settings that count since the last turn.
 
     ``fresh`` are the findings of this turn's look; the others are of earlier ones.

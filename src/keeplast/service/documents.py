@@ -6,8 +6,9 @@ encoded by :mod:`keeplast.model.document`.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from keeplast.errors import code_in, code_of, error_text
 from keeplast.model.document import shown_fields

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.reasons import ActiveLimit
 from keeplast.clock import time_text
@@ -55,8 +57,7 @@ _MORE = {
 _NO_LIST = "no list names it, so that it goes with the next look of run"
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedPartition:
+class ExplainedPartition(Struct, frozen=True):
     """A partition, by when the last trace is gone, and what cleaned it before.
 
     ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
@@ -84,8 +85,7 @@ class ExplainedPartition:
         return printable(str(self.found.partition))
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfService:
+class OutOfService(Struct, frozen=True):
     """A partition that has no log here, only directories out of service.
 
     ``remains`` are what is in them, ``words`` say how those go.
@@ -101,8 +101,7 @@ class OutOfService:
         return printable(str(self.partition))
 
 
-@dataclass(frozen=True, slots=True)
-class KeyAnswer:
+class KeyAnswer(Struct, frozen=True):
     """What is known of a key; ``key`` is None where an offset asked about it.
 
     ``faults`` are partitions that could not be read, ``left_out`` those that are not searched, each

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.clock import time_text
 from keeplast.config.layers import PartitionChoice
@@ -25,8 +26,7 @@ from keeplast.service.read_place import ReadPlace
 from keeplast.tier.objects.places import mounted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportPoint:
+class ExportPoint(Struct, frozen=True, kw_only=True):
     """The point of a state: one of these, or the latest.
 
     ``ending_offsets`` is JSON as ``endingOffsets`` takes it, ``as_of_ms`` a time in milliseconds
@@ -62,16 +62,14 @@ class ExportPoint:
 LATEST = ExportPoint()
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedPoint:
+class ExportedPoint(Struct, frozen=True):
     """The point that a state is of, in words and for the document; the latest has neither."""
 
     words: str | None = None
     document: dict[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSource:
+class ExportSource(Struct, frozen=True):
     """What is read, its point, and how the records of a topic rank.
 
     Of ``numbers`` alone, all without any. With ``names_all`` each partition has a point of its own.

@@ -13,7 +13,8 @@ said here of the rounds of the last turn. Computes from values alone;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.model.partition import TopicPartition
@@ -27,8 +28,7 @@ CLEANER = "LogCleaner"
 MANAGER = "LogCleanerManager"
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Sums over all rounds since the start; reasons are by field name of ``Reasons``."""
 
     rounds_done: int = 0
@@ -39,8 +39,7 @@ class Totals:
     removed_records: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """What gauges are made from: the last snapshot, the rounds of the last turn, and sums."""
 
     snapshot: Snapshot | None = None
@@ -111,8 +110,7 @@ def _add(totals: Totals, rounds: list[RoundReport]) -> Totals:
 REMOVAL_REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
 
-@dataclass(frozen=True, slots=True)
-class Gauge:
+class Gauge(Struct, frozen=True):
     """One gauge: Kafka's MBean type and name, and how its value comes from what was observed.
 
     ``value`` takes the clock too. ``by_directory`` gauges have the tag ``logDirectory``.

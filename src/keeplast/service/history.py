@@ -18,10 +18,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
@@ -53,8 +54,7 @@ HISTORY_BYTES_MAX = 64 << 20
 """More than :data:`TOPICS_MAX` topics with the longest names take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """How far back a ring goes: ``slots``; ``bar_slots`` of them make a bar.
 
     Both begin at whole UTC times of their length. ``column`` is where the ring's first slot is.
@@ -78,8 +78,7 @@ SLOTS = sum(each.slots for each in SPANS)
 """The rings lie one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """The figures of one topic, or of all, by slot of a span; the first begins at ``first_ms``."""
 
     span: Span
@@ -103,8 +102,7 @@ class Series:
         return replace(self, slots=slots)
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """The rings of one place.
 
     ``topics`` are the rows, by name. ``numbers`` say by column which slot since 1970 it is of, -1

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError
@@ -38,8 +39,7 @@ from keeplast.tier.objects.round_files import ROOT
 from keeplast.tier.state.partition_state import PartitionState as Stored
 
 
-@dataclass(frozen=True, slots=True)
-class HostSettings:
+class HostSettings(Struct, frozen=True):
     """The directory that this process keeps its logs below, what it may become, and its lease."""
 
     root: Path

@@ -12,9 +12,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Choice
 from keeplast.clock import Clock
@@ -40,8 +42,7 @@ class Deed(StrEnum):
     RESUME = "resume"
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """One deed, asked for at ``at_ms`` by ``by``; ``partition`` is there for the first two."""
 
     deed: Deed
@@ -169,8 +170,7 @@ PERCENT_MAX = 99
 """A round whose passes have read everything is not over: its files are put in place then."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundProgress:
+class RoundProgress(Struct, frozen=True):
     """How far one round is: bytes read by both passes of those planned for both.
 
     ``index_bytes`` of them are the first pass's, None where the passes alternate.
@@ -198,8 +198,7 @@ def percent_of(read_bytes: int, planned_bytes: int) -> int:
     return min(100 * read_bytes // planned_bytes, PERCENT_MAX) if planned_bytes > 0 else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The rounds under way, begun at ``since_ms``: bytes read by all of the turn of those planned.
 
     ``rounds`` are those of this turn whose bytes are counted apart, by partition; where they are

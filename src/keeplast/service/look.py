@@ -13,8 +13,10 @@ next look.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.dirty_section import delay_ms
 from keeplast.cleaner.reasons import DueReason, NothingBelow
@@ -42,8 +44,7 @@ Detail = Callable[[PartitionRequest, Survey, Checkpoints], LogStatus | None]
 """What makes the status of a log from its survey; None when no console watches."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookFinding:
+class LookFinding(Struct, frozen=True):
     """A partition as found at ``looked_ms``: its survey, or the error in the place of one.
 
     ``expired`` says whether what has expired was looked for. ``log`` is what ``keeplast status``

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from wsgiref.simple_server import WSGIServer
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -30,8 +30,7 @@ from keeplast.service.snapshot import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
+class Counter(Struct, frozen=True):
     """A sum since the start; the exposed name ends in ``_total``."""
 
     name: str
@@ -39,8 +38,7 @@ class Counter:
     value: Callable[[Totals], float]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionGauge:
+class PartitionGauge(Struct, frozen=True):
     """A value of each partition, with the labels ``topic`` and ``partition``; None is left out."""
 
     name: str
@@ -93,8 +91,7 @@ PARTITION_GAUGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TierCounter:
+class TierCounter(Struct, frozen=True):
     """A sum since the start of what was moved to a store and removed from it."""
 
     name: str
@@ -156,8 +153,7 @@ TIER_GAUGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedMetric:
+class AttachedMetric(Struct, frozen=True):
     """A metric of a live cluster's remote tier.
 
     A counter's exposed name ends in ``_total``; the others are of the last 24 hours and count all

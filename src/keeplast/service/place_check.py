@@ -21,11 +21,12 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from keeplast.clock import SystemClock, time_text
 from keeplast.columns import kernel
@@ -57,8 +58,7 @@ class CheckState(StrEnum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True)
-class PartCheck:
+class PartCheck(Struct, frozen=True):
     """One thing that was looked at; ``words`` say what was found.
 
     ``topic`` is None for all of the place. ``remedy`` is a line to type or what to do, empty where
@@ -72,8 +72,7 @@ class PartCheck:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceCheck:
+class PlaceCheck(Struct, frozen=True):
     """The rows of a place, and its topics; ``cluster_id`` and ``brokers`` are a live cluster's."""
 
     checks: tuple[PartCheck, ...]

@@ -7,9 +7,10 @@ and nothing of the place is changed before its :attr:`OpenLoop.start`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from keeplast.cleaner.log_order import Order
 from keeplast.clock import Clock, SystemClock
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from keeplast.service.live import TierNarrator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewTerms:
+class ViewTerms(Struct, frozen=True, kw_only=True):
     """How a place is looked at for a console.
 
     ``receipt`` is the file that a loop appends its receipts to, None where the place has its own.
@@ -57,8 +57,7 @@ class ViewTerms:
         return ReceiptShelf(files, own if path is None else path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceView:
+class PlaceView(Struct, frozen=True, kw_only=True):
     """What a console shows of a place: its looks, and who reads its logs when a page asks.
 
     ``watcher`` has not looked yet. ``find`` and ``scan`` are None where no segment can be read.
@@ -69,8 +68,7 @@ class PlaceView:
     scan: HeaderScanner | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopTerms:
+class LoopTerms(Struct, frozen=True, kw_only=True):
     """How a place is looked after.
 
     ``retries`` forgets what is set aside. ``takes_over`` takes each partition once from another
@@ -98,8 +96,7 @@ class LoopTerms:
         return [name for name, value in given.items() if value is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoop:
+class OpenLoop(Struct, frozen=True, kw_only=True):
     """A place that can be looked after, and is open meanwhile.
 
     ``name`` is how lines and metrics name it, ``assumed`` the defaults that it rests on because no

@@ -8,9 +8,10 @@ them (:mod:`keeplast.config.mapping`), and brokers keep their settings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from keeplast.config.layers import PartitionChoice, SettingSources
 from keeplast.config.precedence import Settings
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from keeplast.store.migration import Migration
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceSettings:
+class PlaceSettings(Struct, frozen=True):
     """Settings, and what is to be known of them.
 
     ``root`` is the folder whose files are shown by their names, None where there is none.
@@ -54,8 +54,7 @@ def unknown_topic(directory: DataDirectory, topic: str | None) -> tuple[str, ...
     return (f"no such topic in the data directory. topic={topic}",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeTerms:
+class ChangeTerms(Struct, frozen=True, kw_only=True):
     """How settings are changed: ``plans`` only says what would follow.
 
     ``drops_keyless`` confirms that records without a key go where a topic becomes compacted, and
@@ -67,8 +66,7 @@ class ChangeTerms:
     takes_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredPartition:
+class ConfiguredPartition(Struct, frozen=True):
     """What follows from the change for one partition of a store, or why it failed."""
 
     partition: TopicPartition
@@ -76,8 +74,7 @@ class ConfiguredPartition:
     failure: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredPlace:
+class ConfiguredPlace(Struct, frozen=True):
     """What a change did: to a data directory's file, or to each partition of a store.
 
     ``root`` is the data directory, None of a store.

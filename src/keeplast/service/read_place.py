@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from keeplast.config.layers import SettingSources
 from keeplast.config.mapping import stored_topic_config
 from keeplast.config.sources import read_settings
@@ -44,8 +46,7 @@ class ReadPlace:
     object_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTerms:
+class ReadTerms(Struct, frozen=True, kw_only=True):
     """How a place is read, apart from the choice of partitions.
 
     ``checkpoint`` is TOPIC[@OFFSET]. ``also`` are further directories of a place of directories,

@@ -10,8 +10,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem, reading
@@ -49,8 +51,7 @@ ACTION = "action"
 """The kind of what a person asked a loop for: of a partition, but no round of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptLine:
+class ReceiptLine(Struct, frozen=True):
     """A round, an expiry, a removal, a collection, an action or a verdict, in short.
 
     Offsets are ``[first, end)``. ``removed`` are records by the reason they went, those that are
@@ -76,8 +77,7 @@ class ReceiptLine:
     horizon_ms: int | None = None
 
 
-@dataclass(slots=True)
-class _ReadSoFar:
+class _ReadSoFar(Struct):
     """How far a file was read; ``head`` is what it began with."""
 
     offset: int = 0

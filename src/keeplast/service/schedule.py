@@ -16,8 +16,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from keeplast.cleaner.cleanable_range import CleanableRange
 from keeplast.cleaner.erasure import Pace
@@ -45,8 +46,7 @@ REASON_LENGTH_MAX = 2000
 STORED_BETWEEN = ": "
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(Struct, frozen=True):
     """Why a partition is not cleaned, since when, and which files that was said about.
 
     An empty ``fingerprint`` is about any.
@@ -225,8 +225,7 @@ batches, and the writing, on one slow disk."""
 ROUND_MS_MIN = 2000
 
 
-@dataclass(slots=True)
-class TurnHistory:
+class TurnHistory(Struct):
     """What has happened to one partition since the start."""
 
     passed_over: int = 0
@@ -280,8 +279,7 @@ def retry_ms(failures: int, backoff_ms: int) -> int:
     return max(min(first << min(failures - 1, 32), RETRY_MS_MAX), first)
 
 
-@dataclass(slots=True)
-class Schedule:
+class Schedule(Struct):
     """The histories of all partitions, and the marks of those that are set aside."""
 
     marks: dict[TopicPartition, SetAside] = field(default_factory=dict)

@@ -10,10 +10,11 @@ holds it. It may be joined to a status later and in another thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.erasure import Pace
@@ -39,8 +40,7 @@ from keeplast.survey.report import PartitionReport, RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryLook:
+class DirectoryLook(Struct, frozen=True):
     """What was found of each log at ``now_ms``; the arguments of ``join_status``.
 
     ``warnings`` are what else the user should know. ``settings`` are those that counted.
@@ -141,8 +141,7 @@ LOOP_STATES = (
 round will come. Not due: also what is held back. Set aside: until its files change or a wish."""
 
 
-@dataclass(frozen=True, slots=True)
-class TierFacts:
+class TierFacts(Struct, frozen=True):
     """What only a partition of a store has; ``orphans`` are replaced segments not yet removed.
 
     ``unserved_offsets`` is of how many offsets brokers serve nothing though they should, None where
@@ -157,8 +156,7 @@ class TierFacts:
     unserved_offsets: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TierTotals:
+class TierTotals(Struct, frozen=True):
     """What was moved to a store and removed from it since the start.
 
     Expired is what is read no more, collected what is gone from the object store. Replaced are
@@ -175,8 +173,7 @@ class TierTotals:
     collected_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedTotals(TierTotals):
+class AttachedTotals(TierTotals, frozen=True):
     """The same of a live cluster's remote tier, and what its caps count.
 
     ``swaps`` and ``metadata_records`` are those of the last 24 hours, of all hosts, with their
@@ -193,8 +190,7 @@ class AttachedTotals(TierTotals):
     waited_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
+class PartitionFacts(Struct, frozen=True):
     """One partition as of the last look at it; ``figures`` are None while it was never surveyed.
 
     Of one that fails they are those of the last look that went well, at ``surveyed_ms``, but for
@@ -225,8 +221,7 @@ class PartitionFacts:
     tier: TierFacts | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """All partitions of the data directory or store, ascending, as of ``looked_ms``.
 
     ``turn`` counts the daemon's choices since ``started_ms``; ``cleaned`` are the partitions that
@@ -254,8 +249,7 @@ class Observer(Protocol):
         """Take what is known after a look, and again after the rounds that it led to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observers:
+class Observers(Struct, frozen=True):
     """Hands each snapshot to several, in this order."""
 
     receivers: tuple[Observer, ...]

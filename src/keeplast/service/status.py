@@ -13,10 +13,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import CleanableRange, find_hold
 from keeplast.cleaner.dirty_section import LogFigures
@@ -89,8 +92,7 @@ _DUE = (State.OVERDUE, State.ELIGIBLE, State.EXPIRED)
 URGENCY = {state: rank for rank, state in enumerate(State)}
 
 
-@dataclass(frozen=True, slots=True)
-class LastRound:
+class LastRound(Struct, frozen=True):
     """The newest round of a partition that left a receipt.
 
     ``verdict`` is what ``verify`` said of it and when, empty where none was noted.
@@ -109,8 +111,7 @@ class LastRound:
     """What it could have cleaned up to, exclusive; None where that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
+class PartitionStatus(Struct, frozen=True):
     """How one partition stands, wherever it lies.
 
     ::
@@ -209,8 +210,7 @@ class PartitionStatus:
         return None if found is None else found.size_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusTerms:
+class StatusTerms(Struct, frozen=True, kw_only=True):
     """What a look at a place reads, and as of when; ``now_ms`` None is now.
 
     ``tombstones`` None and ``round_seconds`` None are what is usual. With ``erased_by`` a store's

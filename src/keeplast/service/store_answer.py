@@ -7,7 +7,8 @@ filters; nothing is held and nothing changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.remains import SearchedKey
@@ -28,8 +29,7 @@ from keeplast.tier.objects.filters import KEY_FACT, FilterKey
 from keeplast.tier.objects.object_store import ObjectStore
 
 
-@dataclass(frozen=True, slots=True)
-class _AskedStored:
+class _AskedStored(Struct, frozen=True):
     """A partition of a store with the question to it; ``brokers`` were asked before."""
 
     look: RemoteLook

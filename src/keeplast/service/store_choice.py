@@ -7,8 +7,10 @@ needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError
@@ -81,8 +83,7 @@ def tier_pace(cleaner: CleanerConfig, sizes: Sequence[int]) -> TierPace:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreSettings(Struct, frozen=True):
     """What stays the same from start to end.
 
     ``name`` is the store's for people, without a password. ``cleaner`` reads settings each time.

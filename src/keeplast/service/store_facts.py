@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.dirty_section import LogFigures
 from keeplast.cleaner.reasons import DueReason, NotCompacted, NothingBelow
@@ -95,8 +98,7 @@ OBJECT_SECONDS = 5.0
 NOT_YET = "why it is or is not cleaned is not known yet: the next look shows it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOutlook:
+class StoreOutlook(Struct, frozen=True, kw_only=True):
     """One partition; ``reason`` says why it is in its ``state``.
 
     ``state`` is None where objects could not be read, or were not yet: ``reason`` is why, ``error``

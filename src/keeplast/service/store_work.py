@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Choice
 from keeplast.cleaner.settings import hazards_of
@@ -62,8 +64,7 @@ from keeplast.tier.state.continuity import ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState as Stored
 
 
-@dataclass(frozen=True, slots=True)
-class _StoreFinding:
+class _StoreFinding(Struct, frozen=True):
     """A partition that is ours, as found at ``looked_ms``."""
 
     request: PartitionRequest

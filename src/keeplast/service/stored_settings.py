@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from keeplast.config.layers import PartitionChoice, SettingSources, flags_layer, read_broker_config
 from keeplast.config.mapping import BROKER_POLICY, KEPT_SOURCE

@@ -6,10 +6,11 @@ The rule: a fault of one partition is in its outcome, and keeps no other from it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from keeplast.config.layers import PartitionChoice
 from keeplast.errors import CompactionError, InvalidError
@@ -24,8 +25,7 @@ class Orphans(StrEnum):
     COLLECT_SERVED = "collect-served"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepTerms:
+class UpkeepTerms(Struct, frozen=True, kw_only=True):
     """What ``collect``, ``repair`` and ``detach`` go by.
 
     ``is_agreed`` says yes to a loss; without it the loss is only planned. ``keep_sources_ms`` keeps
@@ -38,8 +38,7 @@ class UpkeepTerms:
     receipt: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairTerms(UpkeepTerms):
+class RepairTerms(UpkeepTerms, frozen=True, kw_only=True):
     """How a repair goes beyond ending what was left undone.
 
     ``accepts_metadata`` goes on with metadata that were restored. ``rebuilds`` makes a lost
@@ -67,8 +66,7 @@ class RepairTerms(UpkeepTerms):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionTerms:
+class DeletionTerms(Struct, frozen=True, kw_only=True):
     """What ``delete-records`` goes by; fields are those of :func:`keeplast.run.expiry`."""
 
     high_watermark: int | None = None
@@ -80,8 +78,7 @@ class DeletionTerms:
     warned: Callable[[str], None] = lambda message: None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionOutcome:
+class PartitionOutcome(Struct, frozen=True):
     """What was done to a partition, as documents show it, and what went wrong."""
 
     partition: TopicPartition
@@ -89,8 +86,7 @@ class PartitionOutcome:
     failure: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpkeepReport:
+class UpkeepReport(Struct, frozen=True):
     """What was done; ``facts`` are about all of the place, as documents show them.
 
     ``waits`` says that something would be lost, was not agreed to, and did not happen.

@@ -7,10 +7,12 @@ appended, to the receipt that was judged by: it is chained like every other line
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.config.layers import PartitionChoice, SettingSources
@@ -48,8 +50,7 @@ Judgement = VerificationReport | CompactionError | OSError
 """What a partition was found to be, or why it could not be judged at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyTerms:
+class VerifyTerms(Struct, frozen=True, kw_only=True):
     """By what logs are judged, and who hears of it.
 
     ``after`` are the cleaned logs, where the place has them from before; ``replicas`` says that the
@@ -82,8 +83,7 @@ class VerifyTerms:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyAnswer:
+class VerifyAnswer(Struct, frozen=True):
     """The judgement of each partition by its name, and the receipt's chain where one was given.
 
     ``noted`` is how many verdicts were appended to the receipt, None where that was not asked for.
@@ -141,8 +141,7 @@ class VerifyAnswer:
         return document
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenPartition:
+class ChosenPartition(Struct, frozen=True):
     """A partition that is to be judged; ``name`` is how the report calls it."""
 
     name: str
@@ -266,8 +265,7 @@ def verify_directories(
     return judge_each(chosen, terms, files, chain, settings.warnings)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """One partition; ``before`` None where only the cleaned one is there."""
 
     partition: TopicPartition
@@ -275,8 +273,7 @@ class Pair:
     after: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """The pairs of a call, and the data directory whose settings count."""
 
     root: Path

@@ -18,9 +18,10 @@ an object store that keeps no versions of what was deleted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis
 from keeplast.inspect.status import (
@@ -48,8 +49,7 @@ from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
 
 
-@dataclass(frozen=True, slots=True)
-class TierPace:
+class TierPace(Struct, frozen=True):
     """How often every host goes through its partitions, and how long that takes at most.
 
     A pass leaves idle segments, copies, cleans and collects, in this order; ``round_ms`` is all of
@@ -72,8 +72,7 @@ class TierPace:
         return max(self.grace_ms, self.garbage_age_ms, undo_retention_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class TierEligibility:
+class TierEligibility(Struct, frozen=True):
     """What a bound rests on before any pace: it stays while the log and its metadata do.
 
     ``by_ms`` is when the last round is due by what was copied and what is only local, None with

@@ -14,10 +14,10 @@ the cluster, names. Anything else is no filter, and the segment is read. What is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from keeplast.cleaner.plan import has_no_events
 from keeplast.columns.filters import find_any

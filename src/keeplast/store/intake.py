@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.errors import RefusedError
@@ -161,8 +163,7 @@ def unheard(done: ReplacedRange) -> None:
     """Hear of a replacement and say nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Intake:
+class Intake(Struct, frozen=True):
     """A directory of a partition that is held, and the listeners to what is done with it.
 
     ``topic`` is what counts for the directory; what is replaced in the store waits out

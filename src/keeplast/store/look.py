@@ -25,8 +25,10 @@ what is read meanwhile ends it with an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import (
     CleanableRange,
@@ -168,8 +170,7 @@ def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:
     return INT64_MAX if horizon_ms is None else horizon_ms
 
 
-@dataclass(frozen=True, slots=True)
-class StoredReaders:
+class StoredReaders(Struct, frozen=True):
     """The source of what is known of groups, for one partition's log in a store or a remote tier.
 
     ``topic_id`` is the log's, 32 hexadecimal digits, all of them 0 where it has none.
@@ -213,8 +214,7 @@ SEGMENTS_MAX = 10_000
 """More are remembered only while one partition has more."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteLook:
+class RemoteLook(Struct, frozen=True):
     """A partition of a store as found; ``decision`` is why a round is worth it, or not.
 
     ``expires`` says that retention or the log

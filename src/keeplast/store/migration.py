@@ -9,7 +9,9 @@ KIP-1272, "Compatibility, Deprecation, and Migration Plan".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.settings import check_internal, hazards_of, pinned
 from keeplast.clock import Clock
@@ -31,8 +33,7 @@ TIERED = "remote.storage.enable"
 POLICY = "cleanup.policy"
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """What follows from new settings.
 
     ``hazards`` are what is to be known of them, a sentence each.

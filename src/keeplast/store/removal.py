@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.segment_expiry import ExpiryRule
 from keeplast.clock import Clock
@@ -106,8 +108,7 @@ def is_collection_due(orphans: Iterable[Orphan], last_ms: int | None, *, now_ms:
     return last_ms is None or not 0 <= now_ms - last_ms < COLLECT_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """What goes of a partition: the records at ``[start, end)``.
 
     ``segments`` are those that lose something, ``bytes`` and ``records`` what goes of them; records

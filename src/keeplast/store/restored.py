@@ -9,7 +9,8 @@ that is old enough.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError
 from keeplast.format.filename import parse_partition_directory
@@ -20,8 +21,7 @@ from keeplast.tier.objects.object_store import ObjectStore, object_key, segment_
 from keeplast.tier.state.segment import SegmentState
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """What metadata and objects do not have in common of one partition.
 
     ``missing_segments`` are live and have no object any more, at offsets ``[missing_start,
@@ -40,8 +40,7 @@ class Gap:
     unknown_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """Whether the metadata is refused by the marks of its objects, and what it lacks."""
 
     is_refused: bool

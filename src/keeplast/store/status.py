@@ -14,9 +14,11 @@ cleaned too, is given next to it. KIP-1272, "Dirty ratio calculation"; tiering.m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import (
     CleanableRange,
@@ -49,8 +51,7 @@ class Place(StrEnum):
     LOCAL = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalLog:
+class LocalLog(Struct, frozen=True):
     """A local log as found: its segments with the active one last, and the bounds of the log.
 
     ``beyond_bytes`` are those that lie above the remote end in the segment that holds it, to within
@@ -64,8 +65,7 @@ class LocalLog:
     beyond_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TierSegment:
+class TierSegment(Struct, frozen=True):
     """A segment of the log, each offset in one of them: offsets ``[base_offset, end_offset)``.
 
     ``kind`` is that of a remote segment, else ``local`` or ``active``.
@@ -79,8 +79,7 @@ class TierSegment:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """The segments of one region: offsets ``[base_offset, end_offset)``, bytes counted once.
 
     ``remote_bytes``, ``both_bytes`` and ``local_bytes`` are what of them is where, and add up.
@@ -96,8 +95,7 @@ class Region:
     local_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TierStatus:
+class TierStatus(Struct, frozen=True):
     """One partition of a store; ``is_drifted`` says that the cached size is not the sum.
 
     ``local_bytes`` None says that no local log was looked at; ``log_end`` is then the remote end.

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.cleaner.reasons import ActiveLimit, BoundNote, CopiedLimit
 from keeplast.cleaner.settings import check_internal

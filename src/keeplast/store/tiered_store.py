@@ -18,10 +18,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.settings import check_internal, hazards_of, pinned
 from keeplast.clock import Clock
@@ -94,8 +96,7 @@ def own_threads(files: FileSystem) -> AbstractContextManager[Runner]:
     return LocalRunner()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreParts:
+class StoreParts(Struct, frozen=True):
     """What a store is made of, for work on a partition other than its rounds."""
 
     metadata: MetadataStore

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, InvalidError, RefusedError
@@ -234,8 +236,7 @@ class StoreUndo:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class UndoneStore:
+class UndoneStore(Struct, frozen=True):
     """A store as a place of undos: see :func:`keeplast.run.undoing.undo_partitions`."""
 
     undo: StoreUndo

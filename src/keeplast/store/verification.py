@@ -12,11 +12,12 @@ The rule: a check *holds* only where it could look at everything that it is abou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
@@ -69,8 +70,7 @@ OF_THE_PARTITION = frozenset({METADATA, "I-18"})
 JUDGED_BY = "verify of a store"
 
 
-@dataclass(frozen=True, slots=True)
-class TierFinding:
+class TierFinding(Struct, frozen=True):
     """Something that is not as it must be; ``problem`` says all of it in a sentence.
 
     ``object_key`` and ``offset`` are where an object is wrong. Of a row that is, ``table`` and
@@ -103,8 +103,7 @@ class TierFinding:
         return is_of_log and self.invariant in ("I-5", "I-9", "I-14")
 
 
-@dataclass(frozen=True, slots=True)
-class TierJudgement:
+class TierJudgement(Struct, frozen=True):
     """What is wrong with a partition, and which segments the judgement is about.
 
     ``segments`` were live before they were read and, where something was found, after it too.

@@ -12,8 +12,9 @@ The same checkpoints and values bound what readers may see of a log.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from keeplast.cleaner.cleanable_range import FirstUncleanable, find_cleanable_range
 from keeplast.errors import CompactionError, Despite, RefusedError
@@ -107,8 +108,7 @@ def lift_notes(lifts: Sequence[Lift], *, writes: bool) -> tuple[LiftNote, ...]:
     return tuple(LiftNote(lift, stands=writes) for lift in lifts)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
+class Checkpoints(Struct, frozen=True):
     """What the data directory's checkpoint files say, and which holds it has, also those over."""
 
     cleaner: Mapping[TopicPartition, int]
@@ -127,8 +127,7 @@ def load_checkpoints(files: FileSystem, root: Path) -> Checkpoints:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LogBounds:
+class LogBounds(Struct, frozen=True):
     """What readers may see of a log: ``[log_start, high_watermark)``; both within the log.
 
     ``lifts`` says where that is more or less of it than the directory says.

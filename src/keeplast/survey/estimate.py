@@ -15,10 +15,11 @@ A sample that meets damage gives no estimate: a plan is no check, and ``--exact`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from operator import mul
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.cleaner.distinct import DistinctKeys, fit_distinct
@@ -36,8 +37,7 @@ from keeplast.survey.report import Estimate
 from keeplast.survey.sample import Sample, SectionSample
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     """A section scaled to its whole size; ``goes`` is the share of its keyed records that go."""
 
     sample: SectionSample

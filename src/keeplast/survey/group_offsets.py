@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.cleaner.settings import INTERNAL_TOPICS
@@ -66,8 +66,7 @@ DIRECTORIES_MAX = 64
 CommitKey = tuple[str, TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(Struct, frozen=True):
     """Where a group goes on reading; None where a newer Kafka wrote what is not understood.
 
     ``topic_id`` is that of the topic that was read, None where the record does not say.
@@ -77,8 +76,7 @@ class CommittedOffset:
     topic_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FoundOffsets:
+class FoundOffsets(Struct, frozen=True):
     """What the groups that were asked about have committed, by one data directory.
 
     ``here`` are the partitions of ``__consumer_offsets`` that lie in it, ``problems`` says of those
@@ -175,16 +173,14 @@ class GroupOffsets:
             return kept.found
 
 
-@dataclass(frozen=True, slots=True)
-class _OffsetsLog:
+class _OffsetsLog(Struct, frozen=True):
     """A partition of ``__consumer_offsets`` as it was read: from its files, with its content."""
 
     signature: object
     commits: dict[CommitKey, CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     at_ms: int
     groups: frozenset[str]
     found: FoundOffsets
@@ -284,8 +280,7 @@ Change = tuple[int, CommittedOffset | None]
 """The offset of a record in the log, and what it commits; None takes away."""
 
 
-@dataclass(slots=True)
-class _Fold:
+class _Fold(Struct):
     """Batches of one log, in their order, up to ``end``; None of the other groups is decoded."""
 
     groups: Collection[str]
@@ -367,8 +362,7 @@ def _put(changes: dict[CommitKey, Change], more: Iterable[tuple[CommitKey, Chang
             changes[key] = change
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedReaders:
+class ReportedReaders(Struct, frozen=True):
     """What brokers reported of one partition's groups: :class:`ReaderOffsets` that can be sent."""
 
     groups: tuple[WaitedGroup, ...]

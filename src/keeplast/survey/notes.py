@@ -6,9 +6,10 @@ Answers to :mod:`keeplast.cleaner.reasons`; the sentences are those of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum, auto
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cleaner.cleanable_range import IdleRoll
 from keeplast.cleaner.reasons import Limit, SectionNote
@@ -25,16 +26,14 @@ class RollStage(StrEnum):
     AT_TARGET = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class RollNote:
+class RollNote(Struct, frozen=True):
     """The active segment is left because it is ``idle``, or because the caller asks: None."""
 
     stage: RollStage
     idle: IdleRoll | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemainsActive:
+class RemainsActive(Struct, frozen=True):
     """The active segment from ``base_offset`` on is old enough and stays active at the target.
 
     ``limit`` keeps the round from it; None says that no round is worth it.
@@ -44,8 +43,7 @@ class RemainsActive:
     limit: Limit | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TornTail:
+class TornTail(Struct, frozen=True):
     """The active segment is torn at byte ``position``; the log is taken to end at ``log_end``."""
 
     base_offset: int
@@ -54,23 +52,20 @@ class TornTail:
     log_end: int
 
 
-@dataclass(frozen=True, slots=True)
-class RebuiltIndexes:
+class RebuiltIndexes(Struct, frozen=True):
     """The segments at ``bases`` have no good index files: theirs were built in memory."""
 
     bases: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownFiles:
+class UnknownFiles(Struct, frozen=True):
     """``count`` files have names that mean nothing; ``names`` are the first of them."""
 
     count: int
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFiles:
+class StagedFiles(Struct, frozen=True):
     """``count`` staged files of an earlier run lie in the partition's directory."""
 
     count: int
@@ -87,8 +82,7 @@ class GivenOption(StrEnum):
     UNCLEANABLE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Lift:
+class Lift(Struct, frozen=True):
     """``given`` is above ``actual``, the value that counts; of an offset ``limit`` may say why."""
 
     option: GivenOption
@@ -97,16 +91,14 @@ class Lift:
     limit: Limit | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LiftNote:
+class LiftNote(Struct, frozen=True):
     """A lift that stands, or that a writer would refuse."""
 
     lift: Lift
     stands: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClockBehind:
+class ClockBehind(Struct, frozen=True):
     """The clock, ``now_ms``, is earlier than the last line of the receipt at ``path``,
     ``last_ms``.
     """
@@ -116,8 +108,7 @@ class ClockBehind:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class LacksVersions:
+class LacksVersions(Struct, frozen=True):
     """Records without the version that the strategy ranks by, or with one that is none."""
 
     header: str | None
@@ -125,22 +116,19 @@ class LacksVersions:
     malformed: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitNote:
+class WaitNote(Struct, frozen=True):
     """Tombstones and markers that have passed their horizon wait for ``readers``."""
 
     readers: ReaderWait
 
 
-@dataclass(frozen=True, slots=True)
-class LacksEstimate:
+class LacksEstimate(Struct, frozen=True):
     """A plan has no estimate because of ``problem``, an error's text."""
 
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartlyDone:
+class PartlyDone(Struct, frozen=True):
     """A round failed after ``groups`` of it were put in place, complete."""
 
     groups: int

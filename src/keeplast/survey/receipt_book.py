@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import time_text
 from keeplast.errors import CompactionError, InvalidError
@@ -33,8 +35,7 @@ LINE_BYTES, LINE_BYTES_MAX = 1 << 16, 1 << 24
 """How much of a file's end is read for its last line, at first and at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentEntry:
+class SegmentEntry(Struct, frozen=True):
     """A segment that a round found (``batches`` None) or left; ``crc32c`` None when not taken."""
 
     base_offset: int
@@ -45,8 +46,7 @@ class SegmentEntry:
     sources: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReceipt:
+class RoundReceipt(Struct, frozen=True):
     """The lines of one round as one, which is ``document``.
 
     ``attempt`` is the round's name in all of its lines, None in old ones, which had one line a
@@ -81,8 +81,7 @@ class RoundReceipt:
         return self.attempt or f"{self.now_ms}:{self.first_dirty}-{self.end_offset}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryReceipt:
+class ExpiryReceipt(Struct, frozen=True):
     """A line about segments that expired; ``bases`` are theirs."""
 
     partition: TopicPartition
@@ -93,8 +92,7 @@ class ExpiryReceipt:
     document: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalReceipt:
+class RemovalReceipt(Struct, frozen=True):
     """A line about what a user took out of a store; of no directory, and no round's."""
 
     partition: TopicPartition
@@ -104,8 +102,7 @@ class RemovalReceipt:
     document: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ActionReceipt:
+class ActionReceipt(Struct, frozen=True):
     """A line about a request to a running loop; ``partition`` None is all of them."""
 
     partition: TopicPartition | None
@@ -114,8 +111,7 @@ class ActionReceipt:
     document: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionReceipt:
+class CollectionReceipt(Struct, frozen=True):
     """A line about replaced segments of a live cluster whose objects went; no record did."""
 
     partition: TopicPartition
@@ -127,8 +123,7 @@ class CollectionReceipt:
     document: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class UndoReceipt:
+class UndoReceipt(Struct, frozen=True):
     """A line about a round, by its ``attempt``, that was undone: the segments it had replaced are
     back.
 
@@ -145,8 +140,7 @@ class UndoReceipt:
     more: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictReceipt:
+class VerdictReceipt(Struct, frozen=True):
     """A line about what ``verify`` said of rounds of earlier lines; nothing was changed then.
 
     ``rounds`` are their names; ``broken`` the names of the checks that were. ``judged_by`` None is

@@ -18,7 +18,9 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.errors import InvalidError
 
@@ -30,8 +32,7 @@ SHOWN_MAX = 3
 """Of the chains that are kept, those that a sentence names."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainLink:
+class ChainLink(Struct, frozen=True):
     """What a line says of its place; ``previous`` is the hash of the line before, in hex."""
 
     chain_id: str
@@ -39,8 +40,7 @@ class ChainLink:
     previous: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChainHead:
+class ChainHead(Struct, frozen=True):
     """A line of a chain, by its number and its hash; nothing in front of it can change."""
 
     chain_id: str
@@ -76,8 +76,7 @@ class ChainHead:
         return cls(found[1], int(found[2]), found[3])
 
 
-@dataclass(frozen=True, slots=True)
-class KeptChain:
+class KeptChain(Struct, frozen=True):
     """What a store, or a decision log, knows of a chain, and the host that began to write it there.
 
     ``head`` is None where a line was written, and no commit has raised it; ``host`` is None where
@@ -140,8 +139,7 @@ def next_link(last: bytes | None, new_id: str) -> ChainLink:
     return ChainLink(link.chain_id, link.number + 1, line_hash(last))
 
 
-@dataclass(frozen=True, slots=True)
-class ChainReport:
+class ChainReport(Struct, frozen=True):
     """What a receipt file's chain proves.
 
     ``unchained`` lines come before it; ``missing_before`` of it lie in files that were put aside.

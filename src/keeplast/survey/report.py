@@ -6,8 +6,10 @@ The field names are the JSON document's; ``as_document`` says what is shown in a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.cleaner.dirty_section import Dating
 from keeplast.cleaner.reasons import SkipReason
@@ -19,8 +21,7 @@ from keeplast.survey.notes import Note
 from keeplast.survey.wording import reason_code, sentences, skip_words
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """What a round would bring, from a sample of the log; the sample's own size alone is exact.
 
     Names are those of :class:`Stats` and :class:`Reasons`. None where the sample was too small to
@@ -46,16 +47,14 @@ class Estimate:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class GroupReport:
+class GroupReport(Struct, frozen=True):
     """One group of a plan: the base offsets and byte sizes of its sources."""
 
     bases: tuple[int, ...]
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorReport:
+class ErrorReport(Struct, frozen=True):
     """Why a partition's round failed."""
 
     error_class: str
@@ -69,8 +68,7 @@ class ErrorReport:
         return {"class": self.error_class, **shown_fields(self, "error_class")}
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReport:
+class RoundReport(Struct, frozen=True):
     """One round of one partition.
 
     ``uncleanable`` is the first uncleanable offset before, ``bound`` after rounding down to a
@@ -172,8 +170,7 @@ def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredReport:
+class ExpiredReport(Struct, frozen=True):
     """A segment that expired: its base offset and bytes, the rule, and why in words.
 
     ``rule`` is ``log_start``, ``size`` or ``time``; ``newest_ms`` is the time that rule ``time``
@@ -187,8 +184,7 @@ class ExpiredReport:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryReport:
+class ExpiryReport(Struct, frozen=True):
     """What went of one partition by retention and log start offset, or would go.
 
     ``log_start`` is the first readable offset afterwards. ``rolled_active`` says that all of the
@@ -226,8 +222,7 @@ class ExpiryReport:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionReport:
+class PartitionReport(Struct, frozen=True):
     """All rounds of one partition; the last one speaks for the partition.
 
     ``expiry`` is what retention did afterwards, None when it was not asked for.
@@ -247,8 +242,7 @@ class PartitionReport:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class CleanReport:
+class CleanReport(Struct, frozen=True):
     """All partitions of one call, in the order of their names.
 
     ``warnings`` are what is to be known of their settings, a sentence each. ``assumed`` are the

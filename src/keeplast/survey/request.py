@@ -8,9 +8,10 @@ anything is read. Answers to ``SkimpyOffsetMap`` and ``log.cleaner.io.buffer.loa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
+
+from msgspec import Struct, field
 
 from keeplast.cleaner.log_order import Order
 from keeplast.cleaner.settings import check_internal
@@ -29,8 +30,7 @@ TASK_MEMORY_BYTES_MIN = 1 << 20
 """The least of it that is worth a task."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRequest:
+class PartitionRequest(Struct, frozen=True):
     """One partition to work on and its effective settings.
 
     RefusedError for a broker's own topic with settings that its readers do not share.
@@ -56,8 +56,7 @@ class RoundWishes(TypedDict, total=False):
     task_memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CleanRequest:
+class CleanRequest(Struct, frozen=True):
     """A call of clean or plan, for logs in directories and for one in a store.
 
     ``rounds`` None means until ``end_offset`` reaches the bound, as always in a store, where a

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from keeplast.cleaner.cleanable_range import IdleRoll, find_idle_roll
 from keeplast.cleaner.plan import AbortedBySegment
@@ -204,8 +205,7 @@ def _fold_window(state: ProducerState, window: Window, start: int) -> None:
 NEVER = INT64_MAX + 1
 
 
-@dataclass(slots=True)
-class FollowedLog:
+class FollowedLog(Struct):
     """What is known of a log: its producers, and its last batch. Not shared between threads.
 
     ``position`` in ``segment`` is after that batch, ``header`` at ``header_at`` is how it begins.
@@ -339,8 +339,7 @@ def idle_reason(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ForeseenRoll:
+class ForeseenRoll(Struct, frozen=True):
     """A roll that a listing has and the directory has not: ``snapshot`` are the producers there."""
 
     snapshot: bytes

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan
@@ -43,8 +43,7 @@ GOLDEN = 0.6180339887498949
 """Multiples of this, less their whole part, are spread evenly however many are taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Bytes ``[start, end)`` of a segment: whole batches."""
 
     base_offset: int
@@ -52,24 +51,21 @@ class Piece:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class SectionChoice:
+class SectionChoice(Struct, frozen=True):
     """A section's size and the windows to read of it, each of one piece or several."""
 
     size_bytes: int
     windows: tuple[tuple[Piece, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SampleChoice:
+class SampleChoice(Struct, frozen=True):
     """What to read of the log below the bound."""
 
     clean: SectionChoice
     dirty: SectionChoice
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Stretch(Struct, frozen=True):
     """The part ``[start, end)`` of a section that lies in one segment."""
 
     base_offset: int
@@ -171,8 +167,7 @@ def _window_at(
     return tuple(pieces), at
 
 
-@dataclass(slots=True)
-class SectionSample:
+class SectionSample(Struct):
     """What was found in the windows read of one section; counts of the sample, not the section.
 
     ``keys`` has a row for each record with a key: half of its hash, and its window. ``batches`` has
@@ -204,8 +199,7 @@ class SectionSample:
         return np.concatenate([np.empty((0, 2), np.int64), *self.batch_parts])
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Both sections of a sample."""
 
     clean: SectionSample

@@ -10,7 +10,9 @@ Odd files of a log are reported with its round, and left as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import (
     FirstDirty,
@@ -140,8 +142,7 @@ ReadFirst = Callable[[SegmentFiles, FileSystem, bytes | None], int | None]
 """Reads when a segment's first record was written, given what its log begins with if known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """A partition as found, and what follows for a round at ``now_ms``.
 
     ``plan`` is None when nothing can be cleaned or nothing is worth it; ``decision`` says why, or
@@ -316,8 +317,7 @@ def survey_partition(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
+class _Log(Struct, frozen=True):
     """What was read of a log: its files, what readers may see, its producers and transactions.
 
     ``open_from`` is where the oldest undecided transaction begins, None without one. ``aborted``

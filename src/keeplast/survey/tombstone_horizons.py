@@ -20,11 +20,11 @@ judged segments that an undo has put back, or that another process has written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan
@@ -42,8 +42,7 @@ HOP_BYTES = 16 << 10
 """Where batches are larger than this on average, reading their headers one by one is cheaper."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(Struct, frozen=True):
     """How many batches hold tombstones, and how many markers, that a round could remove now."""
 
     tombstone_batches: int = 0
@@ -66,8 +65,7 @@ class Expired:
 NOTHING = Expired()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHorizons:
+class SegmentHorizons(Struct, frozen=True):
     """The delete horizons of one segment: batches by horizon, of tombstones and of markers.
 
     ``unstamped_markers`` are control batches that have none yet. No header shows whether a batch of
@@ -105,8 +103,7 @@ class SegmentHorizons:
         return horizon_ms <= at.at_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
+class Examination(Struct, frozen=True):
     """When a round removes all that can be removed, and who is waited for then; -1 is never.
 
     ``stamped_ms`` is the horizon that it gives to what it retains, -1 for none.
@@ -145,8 +142,7 @@ def _file_of(segment: SegmentFiles) -> _File:
     return segment.base_offset, segment.size_bytes, segment.mtime_ns, segment.inode
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """What is remembered of a partition: segments by file, and when ``left`` were examined."""
 
     segments: dict[_File, SegmentHorizons] = field(default_factory=dict)
@@ -227,8 +223,7 @@ def read_horizons(
     return SegmentHorizons(found.tombstones, found.markers, found.unstamped_markers, found.ends)
 
 
-@dataclass(slots=True)
-class FoundHorizons:
+class FoundHorizons(Struct):
     """The horizons of batches that are being read, and how many batches have each."""
 
     tombstones: dict[int, int] = field(default_factory=dict)

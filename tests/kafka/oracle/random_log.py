@@ -9,8 +9,9 @@ tombstones, missing keys, transactions that stay open.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 Json = dict[str, Any]
 
@@ -24,8 +25,7 @@ LARGE_MAP: Json = {"map_bytes": 1 << 20, "load_factor": 0.9}
 MAP_ENTRY_BYTES = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """What kind of log it is; every field is one roll of the dice."""
 
     codecs: tuple[str, ...]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
 from keeplast.attach.rounds.round import RoundWish, clean_attached
@@ -234,7 +235,7 @@ def test_what_is_found_counts_only_while_nothing_was_decided(world: VerifiedWorl
 
 def test_a_topic_that_was_created_again_is_not_held(world: VerifiedWorld) -> None:
     hold(world, offset=35)
-    other = replace(NAME, partition=replace(PARTITION, topic_id=bytes(16)))
+    other = replace(NAME, partition=dataclasses.replace(PARTITION, topic_id=bytes(16)))
     log = world.world.log()
     assert log.find(other) is None
     world.cluster.topic_id = bytes(16)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.held.outputs import work_name
 from keeplast.attach.held.stored_segment import check_stored
@@ -651,7 +652,7 @@ def test_an_upload_over_an_output_is_not_clean(world: World) -> None:
     assert overlaid_from(world.tier.cache, outputs, 0) is None
     over = outputs[1]
     again = replace(
-        over, id=replace(over.id, segment_id=bytes([9]) * 16), broker_id=2,
+        over, id=dataclasses.replace(over.id, segment_id=bytes([9]) * 16), broker_id=2,
         end_offset=over.end_offset + 1,
     )  # fmt: skip
     world.tier.upload(again)
@@ -663,7 +664,9 @@ def test_an_upload_over_an_output_is_not_clean(world: World) -> None:
 def test_an_output_cut_by_the_log_start_leaves_later_offsets_clean(world: World) -> None:
     world.clean()
     outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
-    again = replace(outputs[1], id=replace(outputs[1].id, segment_id=bytes([9]) * 16), broker_id=2)
+    again = replace(
+        outputs[1], id=dataclasses.replace(outputs[1].id, segment_id=bytes([9]) * 16), broker_id=2
+    )
     world.tier.upload(again)
     assert overlaid_from(world.tier.cache, outputs, again.start_offset + 1) is None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.rules.sources import effective_log
 from keeplast.attach.rules.tombstone_removal import CHECK_MS_DEFAULT, LOOKS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.live_cluster import TopicEnds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to

@@ -32,7 +32,7 @@ WISH = RoundWish(
 )
 
 
-class StoredTier(LocalStorage):
+class StoredTier(LocalStorage, frozen=True):
     """Kafka's own layout in a directory, filled as the model's remote tier is."""
 
     def put(self, segment: RemoteLogSegment, log: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from keeplast.attach.upkeep.replaced_segments import CollectedSources, collect
 from tests.support.attached_world import AttachedWorld

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.answers.erasure import (
     COPY_BEGUN,
@@ -55,7 +57,7 @@ class WrittenTier:
     def written(self) -> RemoteLogSegment:
         """Return the segment that is written: its bytes are those of the first."""
         first = self.tier.served()[0]
-        return replace(first, id=replace(first.id, segment_id=WRITTEN))
+        return replace(first, id=dataclasses.replace(first.id, segment_id=WRITTEN))
 
     @property
     def place(self) -> SegmentPlace:

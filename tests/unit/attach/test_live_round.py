@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.held.outputs import BEGUN, SWEPT, work_name
 from keeplast.attach.held.words import KEPT_MS

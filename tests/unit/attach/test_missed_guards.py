@@ -11,11 +11,11 @@ in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.rules import sources, tombstone_removal
 from keeplast.attach.rules.tombstone_removal import RemovalTerms, expires_below

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
 from keeplast.attach.rounds import missing_aborts

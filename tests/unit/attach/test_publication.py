@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
@@ -213,7 +214,7 @@ def test_a_setting_that_changed_stops_the_swap(world: AttachedWorld) -> None:
 
 def test_the_largest_swap_fits_the_smallest_batch_that_the_check_allows() -> None:
     """AT-33: the longest name, much custom metadata, and all the leader epochs there may be."""
-    at = replace(PARTITION, topic="t" * 249)
+    at = dataclasses.replace(PARTITION, topic="t" * 249)
     metadata = TopicFacts(
         METADATA_TOPIC, bytes(16), 1, 3, {"max.message.bytes": str(BATCH_BYTES_NEEDED)}
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rules.swap import batch_of

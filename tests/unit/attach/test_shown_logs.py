@@ -6,10 +6,10 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.api.open_log import OpenLog
 from keeplast.attach.answers.shown_logs import earliest_as_of, shown_log

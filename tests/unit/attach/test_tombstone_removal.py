@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.attach.rules import tombstone_removal
 from keeplast.attach.rules.sources import Sources, source_of

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
+
+from msgspec.structs import replace
 
 from benchmarks.figure import LABEL_WIDTH, MARGIN, VALUE_WIDTH, WIDTH, Bar, Panel, draw
 from benchmarks.peer_report import MIB, Taken, bars, best_counts, goal_table, tables, to_keep

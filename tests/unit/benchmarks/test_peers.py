@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from benchmarks import peers
 from benchmarks.peer_report import GOALS, Taken
@@ -75,7 +76,7 @@ def test_results_of_another_scale_or_machine_are_left(tmp_path: Path) -> None:
         ({"version": 2}, []),
         ({"machine": {**now["machine"], "cpus": 999}}, []),
     ):
-        out.write_text(json.dumps({**now, "taken": [asdict(one)], **changed}))
+        out.write_text(json.dumps({**now, "taken": [to_builtins(one)], **changed}))
         assert kept == peers.known(out, now, [one.contestant])
-    out.write_text(json.dumps({**now, "taken": [asdict(replace(one, failure="failed"))]}))
+    out.write_text(json.dumps({**now, "taken": [to_builtins(replace(one, failure="failed"))]}))
     assert [] == peers.known(out, now, [one.contestant])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import FirstDirty, FirstUncleanable
 from keeplast.cleaner.dirty_section import (

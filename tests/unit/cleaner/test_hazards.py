@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cleaner.settings import find_hazards, hazards_of
 from keeplast.model.topic_config import Strategy, TopicConfig

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import PASSED_OVER_MAX, Candidate, Order, choose
 from keeplast.model.partition import TopicPartition

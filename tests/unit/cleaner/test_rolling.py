@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import IdleRoll, find_idle_roll
 from keeplast.model.topic_config import TopicConfig

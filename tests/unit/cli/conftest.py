@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from keeplast.cli.frame import wiring
 from keeplast.clock import Clock
@@ -66,8 +67,7 @@ class FakeCoordinator:
         """Have nothing to end."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """What one call of the command line gave."""
 
     code: int

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
@@ -269,7 +270,7 @@ def test_an_unsearchable_place_is_not_named_as_searched(
     assert 4 == erase(world, operator).code
     name.unlink()
     begun = replace(
-        served, id=replace(served.id, segment_id=b"c" * 16), broker_id=1,
+        served, id=dataclasses.replace(served.id, segment_id=b"c" * 16), broker_id=1,
         state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
     )  # fmt: skip
     world.cluster.announce(begun)

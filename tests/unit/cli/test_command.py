@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
 import typer
+from msgspec import Struct
 from typer.testing import CliRunner
 
 from keeplast.cli.frame.command import Result, command
@@ -19,14 +19,12 @@ Number = Annotated[int, typer.Option("--number", rich_help_panel="Numbers")]
 Json = Annotated[bool, typer.Option("--json")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class Names(Struct, frozen=True, kw_only=True):
     names: Annotated[tuple[str, ...], typer.Option("--name", rich_help_panel="Names")] = ()
     no_option: str = "its own"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Everything:
+class Everything(Struct, frozen=True, kw_only=True):
     numbers: Annotated[tuple[int, ...], typer.Argument(metavar="N...")]
     number: Number = 3
     inner: Names

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 import keeplast as package
 from keeplast.api import open_store
@@ -37,8 +37,7 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """A place with one partition that is held, an offset in it, and how commands name it."""
 
     keeplast: Command

@@ -97,8 +97,8 @@ def test_a_failure_is_reported_once_and_in_full(
 
 
 def test_parts_that_cannot_be_judged_are_named_with_exit_code_0() -> None:
-    unjudged = Check("winners", "all", Verdict.UNJUDGED, (), 0, ("records are gone",))
-    held = VerificationReport("t-0", (Check("readable", "all", Verdict.HOLDS, (), 0, ()),))
+    unjudged = Check("winners", "all", Verdict.UNJUDGED, 0, (), ("records are gone",))
+    held = VerificationReport("t-0", (Check("readable", "all", Verdict.HOLDS, 0, (), ()),))
     reports = [held, VerificationReport("t-1", (unjudged,))]
     counts = "1 verified, 1 cannot be judged"
     why = ": the reasons stand above; with --strict that is exit code 1"

@@ -6,11 +6,11 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec import Struct
 
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.cli.frame import wiring
@@ -28,8 +28,7 @@ FIELDS = {
 LOCAL = ("--runner", "local", "--cores", 1)
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A place with two partitions that are due; ``damage`` spoils the named one."""
 
     kind: PlaceKind

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cluster.live_cluster import (
     METADATA_TOPIC,
@@ -95,7 +95,7 @@ def point(values: list[bytes], **changes: object) -> FoldPoint:
         cluster_id="c", topic_id=bytes(16), partition_count=50, partition=7, offset=len(values),
         leader_epoch=4, record_epoch=3, digest=digest_of(values[-1]),
     )  # fmt: skip
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def states(cache: ClusterCache) -> object:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keeplast.attach.rules.sources import Sources, choose_sources, sources_start
 from keeplast.attach.rules.swap import reasserted

@@ -245,7 +245,7 @@ def test_what_ends_a_brokers_reader_is_an_error(three: Story) -> None:
             RemoteLogSegment(
                 **{
                     each: getattr(announced("Z", 0, 1), each)
-                    for each in RemoteLogSegment.__dataclass_fields__
+                    for each in RemoteLogSegment.__struct_fields__
                     if each != "state"
                 },
                 state=FINISH,

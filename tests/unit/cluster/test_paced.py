@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import obstore
 import pytest
+from msgspec.structs import replace
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 from keeplast.cluster.check import AttachFinding, Severity

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from keeplast.columns.fingerprints import PRIME, fingerprint_batches, fingerprint_rows
 from keeplast.columns.kernel import OK, TOO_MANY

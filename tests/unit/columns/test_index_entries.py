@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from keeplast.columns.rebuild import final_time_entry, index_batches, new_index_state
 from keeplast.format.message_set import Batch
@@ -18,8 +17,7 @@ INTERVAL = 50
 Entries = list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """As much of a batch as an index sees."""
 
     size_bytes: int

@@ -6,11 +6,11 @@ A batch is rebuilt when a later record supersedes one of its own; here that is a
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.columns.kernel import BAD_ORDER, BAD_PRODUCER, BAD_TIMESTAMP, PROBLEMS
 from keeplast.columns.rebuild import RUN_BYTES_MIN

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.columns import shortcuts
 from keeplast.columns.batches import HAS_GAPS, scan_batches

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError
 from keeplast.format.identifier import decode_id, metadata_partition, murmur2
@@ -86,7 +87,9 @@ def test_fields_of_a_newer_broker_are_kept() -> None:
     """AT-36."""
     segment = replace(
         SEGMENT,
-        id=RemoteLogSegmentId(replace(PARTITION, tags=((7, b"a"),)), SEGMENT_ID, ((9, b""),)),
+        id=RemoteLogSegmentId(
+            dataclasses.replace(PARTITION, tags=((7, b"a"),)), SEGMENT_ID, ((9, b""),)
+        ),
         epochs=(EpochStart(3, 0, ((1, b"xyz"),)),),
         tags=((0, b"\1"), (200, b"new")),
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import ConflictError, CorruptError, FencedError, InvalidError, RefusedError
 from keeplast.format.batch import encode_batch
@@ -23,7 +23,7 @@ BOTH = frozenset({"compact", "delete"})
 
 
 def cluster_of(root: Path, **settings: object) -> Cluster:
-    return Cluster(root, replace(TOPIC, cleanup_policy=BOTH, **settings))  # type: ignore[arg-type]
+    return Cluster(root, replace(TOPIC, cleanup_policy=BOTH, **settings))
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import RefusedError
 from keeplast.format.filename import CLEANED_FOR

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from keeplast.host.partition_host import plan_local_retention
 from keeplast.model.partition import SegmentSummary

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.batch import encode_batch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
@@ -25,7 +25,7 @@ from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP, deletion, versi
 
 A, B = b"a", b"b"
 ROOMY = {"segment_bytes": 1 << 20, "segment_index_bytes": 1 << 16}
-TOPIC = replace(BY_HEADER, **ROOMY)  # type: ignore[arg-type]
+TOPIC = replace(BY_HEADER, **ROOMY)
 BY_OFFSET = replace(TOPIC, strategy=Strategy.OFFSET, strategy_header=None)
 
 
@@ -111,7 +111,7 @@ def test_replicas_are_held_against_each_other_by_rank(pair: tuple[Path, Path]) -
     assert "winners" in broken(Verifier(LocalFiles(), settings).verify_replicas(*pair))
 
 
-@pytest.mark.parametrize("topic", [TOPIC, replace(BY_TIMESTAMP, **ROOMY)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("topic", [TOPIC, replace(BY_TIMESTAMP, **ROOMY)])
 @pytest.mark.parametrize("seed", range(6))
 def test_rounds_of_random_logs_hold(tmp_path: Path, topic: TopicConfig, seed: int) -> None:
     dice = random.Random(seed)

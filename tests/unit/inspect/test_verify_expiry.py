@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.inspect.verified_log import VerificationReport

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format import offset_index, time_index
 from keeplast.format.filename import INDEX, TIME_INDEX

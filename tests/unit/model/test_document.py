@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from keeplast.model.document import JSON_VERSION, document_of, encode, shown_fields
 
@@ -24,14 +24,12 @@ class Plain(Enum):
     OLD = "old"
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
+class Inner(Struct, frozen=True):
     key: bytes
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Outer:
+class Outer(Struct, frozen=True):
     word: Word
     inner: tuple[Inner, ...]
     secret: str = "not shown"

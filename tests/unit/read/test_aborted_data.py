@@ -6,10 +6,10 @@ import itertools
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast import open_log
 from keeplast.api.open_log import OpenLog

@@ -7,10 +7,10 @@ one leaves. Until then a reader of what a broker's start-up makes of the directo
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.record import Record

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import threading
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.columns import retained
 from keeplast.log.files import FilesRecipe, LocalRecipe, WriteHandle
@@ -103,8 +104,7 @@ def test_a_piece_that_fails_counts_by_its_time() -> None:
     assert not made.takes_next()
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Struct, frozen=True):
     """What of a task says whether it is small."""
 
     cost_bytes: int

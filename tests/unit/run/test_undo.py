@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.errors import RefusedError
@@ -94,7 +94,7 @@ def cleaned(
     clock: Clock | None = None,
     **wishes: object,
 ) -> CleanReport:
-    request = replace(clean_request(root / str(PARTITION), topic=topic), **wishes)  # type: ignore[arg-type]
+    request = replace(clean_request(root / str(PARTITION), topic=topic), **wishes)
     report = coordinator(files=files, clock=clock or ManualClock(NOW_MS)).clean(request)
     return report
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.errors import RefusedError
@@ -60,7 +61,7 @@ def cleaned_with_room(
     files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN + room)
     report = clean(clean_request(directory, topic=topic), files=files)
     assert report.stats is not None
-    return replace(report.stats, **UNTIMED), files  # type: ignore[arg-type]
+    return replace(report.stats, **UNTIMED), files
 
 
 @pytest.mark.parametrize("topic", [SMALL_SEGMENTS, replace(COMPACT, segment_bytes=700)])
@@ -143,8 +144,7 @@ class FailingRunner:
                 yield failed_result(tasks[0], OSError(errno.EIO, "Input/output error"))
 
 
-@dataclass(frozen=True)
-class InWaves:
+class InWaves(Struct, frozen=True):
     """A log that is cleaned in waves with a receipt, and what it was ``before``."""
 
     before: Path

@@ -8,10 +8,10 @@ over the keys, one record a batch, whose values count up; every record is dated 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format.compression import Codec
 from tests.support.durations import HOUR_MS

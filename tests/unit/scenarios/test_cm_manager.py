@@ -6,10 +6,10 @@ decides is tested with it, and what concerns a broker's threads does not exist h
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG_START_CHECKPOINT

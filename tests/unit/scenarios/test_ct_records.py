@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.log_builder import START_MS, record_of, text, tombstone_of
 from tests.support.scenario_log import DAY_MS, FOREVER, SMALL, ScenarioLog

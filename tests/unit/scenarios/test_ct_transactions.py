@@ -6,9 +6,8 @@ A step that Kafka's test cleans with an empty dirty range (marked in the specifi
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format.record import ControlType, encode_control_key
 from keeplast.format.txn_index import AbortedTransaction

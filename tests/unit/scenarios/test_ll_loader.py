@@ -6,10 +6,10 @@ Where a broker repairs while it opens a log, keeplast reads around what is wrong
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format import producer_snapshot
 from keeplast.format.filename import INDEX, LOG, TXN_INDEX, segment_file

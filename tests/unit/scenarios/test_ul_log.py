@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import InvalidError
 from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cleaner.segment_expiry import ExpiryRule, plan_expiry
 from keeplast.format.producer_snapshot import ProducerEntry

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.log_builder import record_of, records_of
 from tests.support.scenario_log import SMALL, ScenarioLog

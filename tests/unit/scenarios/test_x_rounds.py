@@ -6,10 +6,10 @@ Not on buffers, groups, waves, or on how often it was tried (cleaning.md section
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError
 from keeplast.format import checkpoint, txn_index

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError, code_in
 from keeplast.log.files import LocalFiles

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import InvalidError
 from keeplast.service.gauges import GAUGES, GaugeObserver

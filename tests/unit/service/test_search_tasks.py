@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
+from msgspec import Struct
 
 from keeplast.errors import CorruptError, StoppedError
 from keeplast.model.partition import TopicPartition
@@ -16,8 +16,7 @@ from tests.support.travelling import Travelling
 RUNNERS = pytest.mark.parametrize("runner", [None, Travelling()], ids=["here", "tasks"])
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(Struct, frozen=True):
     """A log that says its word."""
 
     partition: TopicPartition

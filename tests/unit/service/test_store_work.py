@@ -6,12 +6,12 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import UnavailableError
 from keeplast.format.record import ControlType

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import update
 
 from keeplast.errors import ConflictError, CorruptError, RefusedError
@@ -366,7 +366,7 @@ def test_what_ends_a_history_lets_go_what_was_kept_of_it(
 
 def test_the_log_start_takes_what_is_kept_below_it(tmp_path: Path) -> None:
     """Each segment is a group: what lies above the new start comes back all the same."""
-    world = made(tmp_path, replace(CHUNKED, **DELETING))  # type: ignore[arg-type]
+    world = made(tmp_path, replace(CHUNKED, **DELETING))
     world.fill("a")
     world.clean()
     (whole,) = world.rounds()
@@ -383,7 +383,7 @@ def test_the_log_start_takes_what_is_kept_below_it(tmp_path: Path) -> None:
 
 def test_a_log_start_inside_of_what_was_replaced_ends_it(tmp_path: Path) -> None:
     """One group of four: a part of it may not come back, and without that the rest cannot."""
-    world = made(tmp_path, replace(TOPIC, **DELETING))  # type: ignore[arg-type]
+    world = made(tmp_path, replace(TOPIC, **DELETING))
     world.clean()
     world.fill("a")
     world.clean()
@@ -408,7 +408,7 @@ def test_a_hold_hinders_no_undo(world: World) -> None:
     assert (1, end) == (len(world.rounds()), world.state.first_dirty())
 
 
-class Overtaken(UndoneStore):
+class Overtaken(UndoneStore, frozen=True):
     """A store that changes once the names of its rounds were looked up."""
 
     def names(self, partition: TopicPartition) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cleaner.plan import SegmentContents
 from keeplast.format import leader_epoch, offset_index, time_index, txn_index
@@ -68,7 +68,7 @@ class Store(Tiered):
         state = self.now
         route = next(r for r in state.routes if r.base_offset == base)
         old = state.segments[route.segment_id]
-        made = replace(old, files={**old.files, **(files or {})}, **fields)  # type: ignore[arg-type]
+        made = replace(old, files={**old.files, **(files or {})}, **fields)
         segments = {**state.segments, route.segment_id: made}
         self.changed = replace(state, segments=segments)
 
@@ -218,7 +218,7 @@ def other_epochs(store: Store, base: int) -> None:
 
 def with_state(**fields: int) -> Mutation:
     def mutate(store: Store, base: int) -> None:
-        store.changed = replace(store.now, **fields)  # type: ignore[arg-type]
+        store.changed = replace(store.now, **fields)
 
     return mutate
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app

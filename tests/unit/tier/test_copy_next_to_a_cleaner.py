@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
 from keeplast.format import leader_epoch

@@ -7,10 +7,10 @@ clean section alone, so that nothing but the note next to the log shows it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import keeplast
 from keeplast.api.open_log import OpenLog

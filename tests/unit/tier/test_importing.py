@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX

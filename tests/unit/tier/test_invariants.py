@@ -6,10 +6,10 @@ What several hosts and crashes must not break is in ``tests/simulation`` and ``t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.format import offset_index, time_index

@@ -7,10 +7,10 @@ between the two tiers is in ``tests/unit/host/test_host_rounds.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.errors import CompactionError, FencedError, UnavailableError
 from keeplast.tier.objects.stores import open_objects

@@ -13,10 +13,11 @@ moves the checkpoint to the end of B.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import read_batches
@@ -36,8 +37,7 @@ RECORDS = 4
 """Of each segment, all of the same keys: whatever is older is superseded by the next segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """The log of the picture: its leader, and the first offset of each part."""
 
     cluster: Cluster

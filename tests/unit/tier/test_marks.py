@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec import Struct
 
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
 from keeplast.tier.metadata.collection import Marks, find_name, name_older
@@ -20,8 +20,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Metadata by name, all of them of the same objects."""
 
     root: Path

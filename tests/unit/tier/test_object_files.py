@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.errors import ConflictError, CorruptError, InvalidError, InvariantError, RefusedError

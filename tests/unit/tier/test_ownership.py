@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from alembic import command
+from msgspec.structs import replace
 from sqlalchemy import create_engine, text
 
 from keeplast.errors import FencedError, RefusedError

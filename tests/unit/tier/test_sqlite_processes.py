@@ -8,11 +8,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.clock import SystemClock
 from keeplast.errors import FencedError

@@ -12,7 +12,8 @@ write newer records. Nothing is held, nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from keeplast.attach.answers.explain import (
     RemoteLog,
@@ -64,8 +65,7 @@ SegmentPlace = tuple[bytes, int]
 """Where objects of a segment lie: its id, and the offset in their names."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedTraces:
+class AttachedTraces(Struct, frozen=True):
     """What was found of the keys in one partition.
 
     ``search`` is of what brokers serve, None where that is nothing; ``explained`` is of each key in
@@ -82,8 +82,7 @@ class AttachedTraces:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TierLook:
+class TierLook(Struct, frozen=True):
     """What is announced of a partition now, and the ids of segments that a round of ours writes."""
 
     cache: PartitionCache

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.rounds.attached_files import AttachedFiles, AttachedRecipe
@@ -72,8 +74,7 @@ from keeplast.tier.objects.filters import FilterKey, SegmentBytes
 from keeplast.tier.state.attached import Decision as SwapDecision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteLog:
+class RemoteLog(Struct, frozen=True, kw_only=True):
     """A partition as cluster and decision log have it; offsets of ``ends`` are the whole log's.
 
     ``cleaned_to`` is the first offset that is not clean. ``removal`` is what dates of tombstones

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.rounds.attached_files import AttachedRecipe
@@ -63,8 +65,7 @@ LINEAGES_MAX = 10_000
 TIMESTAMPS_MAX = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedOutlook:
+class AttachedOutlook(Struct, frozen=True):
     """A partition as found; ``figures`` are None while none of its segments may be compacted.
 
     ``sources`` are what a round would take, not measured, ``decision`` why one is worth it, or not.

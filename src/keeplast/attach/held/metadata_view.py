@@ -15,7 +15,8 @@ the next kept fold takes its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from keeplast.attach.rules.swap import Batch
 from keeplast.cluster.check import Severity, check_cluster, check_topic
@@ -139,8 +140,7 @@ GAP_MAX = 5_000
 """So many records between two that are asked for are read with them: that is faster than to ask."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachTerms:
+class AttachTerms(Struct, frozen=True):
     """What keeplast is asked to do with a topic, and how the cluster is called in remedies.
 
     A swap that is decided on these terms keeps its sources for ``keep_sources_ms`` at least.
@@ -151,8 +151,7 @@ class AttachTerms:
     keep_sources_ms: int = 0
 
 
-@dataclass(slots=True)
-class MetadataView:
+class MetadataView(Struct):
     """One look; ``end`` is that of the metadata partition."""
 
     topic: TopicFacts

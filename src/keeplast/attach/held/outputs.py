@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.attach.rules.swap import merged_epochs
@@ -45,8 +45,7 @@ SWEPT = b"swept"
 """Its content after the partition's next holder removed its output."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputMark:
+class OutputMark(Struct, frozen=True):
     """The announcer and the time of a round's announcements: no broker's, and seen to be ours."""
 
     broker_id: int

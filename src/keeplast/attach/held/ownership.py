@@ -9,7 +9,9 @@ the decision log means that the log is an older one: restored, or of a clone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.errors import ConflictError, CorruptError, FencedError, RefusedError
@@ -21,8 +23,7 @@ VERSION = 1
 OWNER_BYTES_MAX = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """What an owner object says."""
 
     cluster_id: str
@@ -45,7 +46,7 @@ class Owner:
     def to_bytes(self) -> bytes:
         """Return the object's content."""
         return json.dumps(
-            {"version": VERSION, **{name: getattr(self, name) for name in self.__slots__}},
+            {"version": VERSION, **{name: getattr(self, name) for name in self.__struct_fields__}},
             sort_keys=True,
         ).encode()
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from keeplast.attach.held.metadata_view import (
     AttachTerms,

@@ -7,8 +7,9 @@ A broker's caches hide an object that is missing, for hours; so brokers are not 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cluster.layouts.layout import ALWAYS_THERE, AuxiliaryFile, RemoteLayout, SegmentReader
 from keeplast.cluster.metadata_cache import is_compactors
@@ -130,8 +131,7 @@ class StoredSegment:
             )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredLog:
+class _StoredLog(Struct, frozen=True):
     """The log as a file that is read by position."""
 
     reader: SegmentReader

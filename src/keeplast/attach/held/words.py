@@ -10,7 +10,8 @@ and of a topic that is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.attach.held.metadata_view import MetadataView
 from keeplast.attach.held.outputs import SWEPT, work_folder, work_name
@@ -25,8 +26,7 @@ CHECKED_EVERY = 100
 """So many objects are removed before the owner object is looked at again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """Own objects whose output has nothing there: of a process that ended before.
 
     ``due`` may go, ``waiting`` are so young that their writer may still write.

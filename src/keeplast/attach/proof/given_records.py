@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from keeplast.attach.rules.sources import Range
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import CorruptError
@@ -99,8 +101,7 @@ class _Consumer:
             self._next()
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """What a read-committed consumer was given of a producer's transaction so far."""
 
     given: int = 0

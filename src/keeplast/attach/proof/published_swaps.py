@@ -16,10 +16,10 @@ passed, is no loss.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.attach.held.ownership import OwnerObject
@@ -55,8 +55,7 @@ from keeplast.tier.state.attached import Attached, Decision, DecisionState, epoc
 Offsets = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanGround:
+class CleanGround(Struct, frozen=True, kw_only=True):
     """What is judged; ranges ascend and do not overlap.
 
     ``covered`` are the offsets of the sources that are read again, ``compacted`` those that are

@@ -13,11 +13,12 @@ import secrets
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.attach.held.publication import known_ids
@@ -91,8 +92,7 @@ class ReadCluster(MetadataReader, RecordReader, Protocol):
         """Return brokers, ``topics`` and the metadata topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachedVerifySettings:
+class AttachedVerifySettings(Struct, frozen=True, kw_only=True):
     """``topic`` says by what records of a key rank; ``temporary`` is where keys are sorted.
 
     The report names those of ``receipts``, all of the partition, that what is served has come of.
@@ -104,8 +104,7 @@ class AttachedVerifySettings:
     receipts: tuple[RoundReceipt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(Struct, frozen=True):
     """What cluster and decision log say of the partition at one moment."""
 
     log: OffsetRange
@@ -128,8 +127,7 @@ class _Looked:
         )
 
 
-@dataclass(slots=True)
-class _Judged:
+class _Judged(Struct):
     """Findings by check; ``prints`` are of what a compactor wrote and brokers serve."""
 
     checks: dict[str, Findings] = field(

@@ -24,10 +24,13 @@ Records stay in the metadata topic for good, and every broker reads them at each
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Protocol, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.held.outputs import (
     BEGUN,
@@ -86,8 +89,7 @@ RECORDS_TAKEN_BACK = 3
 """What was announced and not decided: its deletion is begun and ended, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaySum:
+class DaySum(Struct, frozen=True):
     """Swaps and records of the metadata topic, of a day: what was spent, or what may be."""
 
     swaps: int
@@ -180,8 +182,7 @@ class SwapPublisher(Protocol):
         """Write down how far the partition is clean, where no swap says it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedState:
+class AttachedState(Struct, frozen=True):
     """What was found of a partition: ``cleaned_to`` by the decision log, the rest by the cluster.
 
     ``log_start`` is the first offset that readers see. ``sources`` has one segment at least.
@@ -341,7 +342,7 @@ class AttachedPlace:
             path=self.files.path,
             target=self.files.path,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
-            files=replace(self._recipe, like=self.files.like),
+            files=dataclasses.replace(self._recipe, like=self.files.like),
             writes=self._holder is not None,
             takes_crcs=self._holder is not None,
             shares_disk=False,

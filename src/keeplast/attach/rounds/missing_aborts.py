@@ -21,7 +21,9 @@ every broker, and a round keeps the bounds of batches; where they do not fit, no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.held.stored_segment import StoredSegment
 from keeplast.attach.rules.sources import EffectiveRange, Source, Sources
@@ -46,8 +48,7 @@ SEARCHED_BYTES_MAX = 32 << 20
 REMEMBERED_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class MissingAbort:
+class MissingAbort(Struct, frozen=True):
     """An aborted transaction that the index of its marker's segment does not name.
 
     ``segment_start`` and ``segment_id`` are that segment's; all offsets are inclusive.
@@ -60,16 +61,14 @@ class MissingAbort:
     segment_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _Snapshot(Struct, frozen=True):
     """Where each open transaction began, by producer, where a segment ends."""
 
     opened: Mapping[int, int]
     has_transactions: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(Struct, frozen=True):
     """How a segment ended the transactions that were open before it, by their producers."""
 
     ended: frozenset[int]

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.attach.held.metadata_view import MetadataView
 from keeplast.attach.held.outputs import sweep_filters
@@ -121,8 +123,7 @@ REQUESTS_A_SOURCE, REQUESTS_AN_OUTPUT = 18, 25
 """What a segment costs however small it is: manifests, indexes, and keeplast's own objects."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundWish:
+class RoundWish(Struct, frozen=True, kw_only=True):
     """What is asked of a round.
 
     ``topic`` is what keeplast is to do, with the brokers' sizes; ``margin_bytes`` is what stays raw
@@ -247,8 +248,7 @@ def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache, log_start
     return min(known.cleaned_to, min(dirty, default=known.cleaned_to))
 
 
-@dataclass(frozen=True, slots=True)
-class RoundCosts:
+class RoundCosts(Struct, frozen=True):
     """What a round takes: bytes of log that are read, the most that is written, and records.
 
     ``requests`` are those that an object store is sent, about; collecting takes a few more.

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.late_copies import (
@@ -46,8 +47,7 @@ Range = tuple[int, int]
 """First and last offset, both inclusive."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveRange:
+class EffectiveRange(Struct, frozen=True):
     """Offsets, both inclusive, that are read from ``segment``."""
 
     start: int
@@ -55,8 +55,7 @@ class EffectiveRange:
     segment: RemoteLogSegment
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveLog:
+class EffectiveLog(Struct, frozen=True):
     """The log from its start to the end of the remote tier: ranges ascend and do not overlap.
 
     ``holes`` are read from nowhere; of ``doubtful`` ranges a reader may be given either of two
@@ -164,8 +163,7 @@ PARTS_MAX = 50
 """Segments that become one because each lies over the end of the one before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Segments that a round takes as one; all but the last are served in part.
 
     A leader that was just elected uploads from where its own local segment begins, over the end of
@@ -209,8 +207,7 @@ class Source:
         return self.end_offset if is_last else self.parts[number + 1].start_offset - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """What may be compacted, ascending, without a hole; ``limit`` is the first thing that ends it.
 
     What lies before a limit that is below the margin stays all the same, as much as the margin has.

@@ -15,8 +15,10 @@ Pure values, and three rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cluster.late_copies import (
     again,
@@ -41,8 +43,7 @@ from keeplast.format.remote_log_metadata import (
 from keeplast.tier.state.attached import Decision, mark_of
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """Outputs that take the place of ``sources``; both ascend by offset, without a hole.
 
     Sources may lie over one another, outputs may not. Outputs are announced, complete and were read
@@ -98,8 +99,7 @@ def covered(segments: Sequence[RemoteLogSegment]) -> tuple[int, int]:
     return segments[0].start_offset, max(each.end_offset for each in segments)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Updates of a decision in their order, and the values that they are.
 
     In the metadata topic that the decision was made for they lie at or above ``floor_offset``, and
@@ -158,8 +158,7 @@ HOLES_MAX = 32
 """Holes that are looked at one by one; each look is a copy of what brokers know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """What brokers make of a published swap.
 
     ``overlaid_from`` is the first offset that another segment serves in an output's place, None

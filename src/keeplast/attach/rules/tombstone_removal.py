@@ -28,7 +28,8 @@ Source: tiering.md 0.4 and I-16; KIP-534; docs/contributing/decisions/0030.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.attach.rules.sources import Sources, overlaid_from, sources_start
 from keeplast.attach.rules.swap import Swap
@@ -53,8 +54,7 @@ _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _AS_TOTAL, _NO_LIMIT = -2, -1
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalTerms:
+class RemovalTerms(Struct, frozen=True):
     """``local_ms`` is for how long after its newest record brokers have a local segment at most."""
 
     delete_retention_ms: int
@@ -219,8 +219,7 @@ def _number(settings: Settings, name: str) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalPace:
+class RemovalPace(Struct, frozen=True):
     """``grace_ms`` is how long collection leaves replaced segments in place.
 
     ``pass_ms`` is the longest from any moment to the end of the next pass that cleans and collects.
@@ -230,8 +229,7 @@ class RemovalPace:
     pass_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Holdback:
+class Holdback(Struct, frozen=True):
     """What lies at or above ``offset`` stays until ``until_ms``; None: no clock says."""
 
     offset: int
@@ -239,8 +237,7 @@ class Holdback:
     why: TombstonesWait
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRemoval:
+class PartitionRemoval(Struct, frozen=True, kw_only=True):
     """What can be said of a partition without reading its batches.
 
     ``clean`` is about what rounds have gone over and given a horizon, below ``clean_below``; None
@@ -254,8 +251,7 @@ class PartitionRemoval:
     hidden_from: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalDates:
+class RemovalDates(Struct, frozen=True, kw_only=True):
     """What dates of a partition are made of, as of ``now_ms`` by the decision log's clock.
 
     ``stays`` is why none of its tombstones goes, and then nothing else counts. What a round goes

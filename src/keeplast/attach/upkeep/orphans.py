@@ -18,8 +18,9 @@ person.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.attach.held.metadata_view import KeptFolds
 from keeplast.attach.held.outputs import sweep_filters, work_folder, work_name
@@ -62,8 +63,7 @@ class TopicsCluster(LiveCluster, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class FoundOrphans:
+class FoundOrphans(Struct, frozen=True):
     """What lies below a partition that no broker serves; sizes are of objects as they are stored.
 
     ``named`` may go, ``waiting`` are named and younger than the grace, ``unknown`` have no name. A

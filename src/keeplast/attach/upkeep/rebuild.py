@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds, MetadataView, look
 from keeplast.attach.held.outputs import work_name
@@ -57,8 +59,7 @@ _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _ID_CHARS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _BatchUpdate:
+class _BatchUpdate(Struct, frozen=True):
     """An update in a batch, and its segment as it stood before."""
 
     offset: int
@@ -67,8 +68,7 @@ class _BatchUpdate:
     segment: RemoteLogSegment | None
 
 
-@dataclass(slots=True)
-class CompactorHistory:
+class CompactorHistory(Struct):
     """The records of one partition up to :attr:`end`, exclusive, of the metadata topic.
 
     ``epoch`` is the newest that announced or moved anything, ``newest_ms`` when that was. ``known``
@@ -184,8 +184,7 @@ def _sources_of(outputs: Sequence[RemoteLogSegment], deleted: Sequence[RemoteLog
 SHOWN_MAX = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True):
     """How many swaps were written down again, and of how many the sources are to be collected."""
 
     decisions: int

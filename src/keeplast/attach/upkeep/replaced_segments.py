@@ -30,7 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.attach.held.metadata_view import MetadataView
 from keeplast.attach.held.outputs import filter_names, remove_filters
@@ -84,8 +85,7 @@ GRACE_MS_MIN = 60 * 1000
 their metadata topic with a delay. A file system keeps what is open."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedSources:
+class CollectedSources(Struct, frozen=True):
     """What a pass removed, and how many decisions still wait: for their grace, or for brokers.
 
     ``held_back`` is why brokers may not have heard of what is due, None where they have, nothing is
@@ -268,8 +268,7 @@ OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING
 """Of these something is still to be done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """How many decisions were published at last, or once more, and how many ids taken back."""
 
     published: int

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import keeplast
 from keeplast.cli.demo.history import PARTITION, GitHistory, write_topic
@@ -28,8 +30,7 @@ SAMPLE = SAMPLES / "broker-4.3.0"
 SAMPLE_TOPIC = "orders"
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningOutcome:
+class CleaningOutcome(Struct, frozen=True):
     """One log before and after, and the keys whose final value is not what it must be."""
 
     name: str

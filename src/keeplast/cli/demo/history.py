@@ -16,9 +16,10 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError
 from keeplast.format import checkpoint, meta_properties
@@ -56,8 +57,7 @@ LOCATION_VARIABLES = frozenset(
 """Set inside hooks; they would win over the path that the user named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """One step of the history; ``changes`` are (path, value), value None for a deletion."""
 
     commit_id: str
@@ -204,8 +204,7 @@ BATCH_BYTES = 2 << 10
 """A quarter of the smallest segment, so that one long path cannot outgrow it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """What was written: counts, and the settings that the topic has."""
 
     commits: int

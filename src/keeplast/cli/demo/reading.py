@@ -8,8 +8,9 @@ held, and what open transactions have written. The rule is that of a consumer wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import ControlType, Record, decode_control_type
@@ -18,8 +19,7 @@ from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.log.windows import WindowBuffers, read_windows
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentReading:
+class SegmentReading(Struct, frozen=True):
     """One segment: offsets ``[base_offset, end_offset)``, its bytes and records."""
 
     base_offset: int
@@ -28,8 +28,7 @@ class SegmentReading:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogReading:
+class LogReading(Struct, frozen=True):
     """A whole log: its segments (the last one active) and the final value of every live key."""
 
     segments: tuple[SegmentReading, ...]

@@ -11,9 +11,11 @@ import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from keeplast.cli.demo.hosts import (
     META,
@@ -45,8 +47,7 @@ Say = Callable[[str], None]
 INDENT = "   "
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """A leader whose round did not end: what it had made live by then.
 
     ``was_cut_short`` False means that it was too fast to be caught in the middle.
@@ -58,8 +59,7 @@ class Interrupted:
     segments_cleaned: int
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(Struct, frozen=True):
     """How much a reader, the object store, and the leader's disk hold."""
 
     records: int
@@ -68,8 +68,7 @@ class Amount:
     local_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TierDemoOutcome:
+class TierDemoOutcome(Struct, frozen=True):
     """How the demo ended."""
 
     appended: int

@@ -1,6 +1,6 @@
 """Makes a command of a function that takes its options as values, and an exit code of its end.
 
-A frozen dataclass whose fields are ``Annotated`` with Typer's parameters is a group of options. A
+A frozen ``Struct`` whose fields are ``Annotated`` with Typer's parameters is a group of options. A
 command names the groups it takes; Typer is shown their fields one by one, in the order in which
 they stand. So an option is declared once, and what a command was given is passed on as a value. In
 a group a repeatable option is a tuple, empty when it was not given; Typer's list stays here.
@@ -40,7 +40,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, is_dataclass
 from itertools import chain
 from types import FrameType, TracebackType
 from typing import (
@@ -55,6 +54,7 @@ from typing import (
 )
 
 import typer
+from msgspec import Struct, StructMeta
 from typer.models import OptionInfo, ParameterInfo
 
 from keeplast.cli.frame.lazy import SHOWN_MAX
@@ -322,8 +322,7 @@ Result = tuple[int, Any]
 FIRST_MAX = SHOWN_MAX - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
+class _Parameter(Struct, frozen=True):
     """One parameter as Typer sees it; ``default`` is ``inspect.Parameter.empty`` for a must."""
 
     name: str
@@ -408,7 +407,7 @@ def _hints_of(holder: Any) -> dict[str, Any]:
     return {
         name: hints[name]
         for name in names
-        if is_dataclass(hints[name]) or get_origin(hints[name]) is Annotated
+        if isinstance(hints[name], StructMeta) or get_origin(hints[name]) is Annotated
     }
 
 
@@ -416,7 +415,7 @@ def _flat(holder: Any) -> Iterator[_Parameter]:
     """Yield the parameters of a function or a group, those of its groups in their places."""
     signature = inspect.signature(holder)
     for name, hint in _hints_of(holder).items():
-        if is_dataclass(hint):
+        if isinstance(hint, StructMeta):
             yield from _flat(hint)
         else:
             kind, *metadata = get_args(hint)
@@ -429,7 +428,7 @@ def _arguments(holder: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what to call a function or a group with, made of what Typer gave by name."""
     found: dict[str, Any] = {}
     for name, hint in _hints_of(holder).items():
-        if is_dataclass(hint):
+        if isinstance(hint, StructMeta):
             group: Any = hint
             found[name] = group(**_arguments(group, given))
         elif get_origin(get_args(hint)[0]) is tuple:

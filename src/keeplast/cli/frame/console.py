@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from keeplast.cli.frame.command import check_packages
 from keeplast.cli.frame.options import LOOPBACK
@@ -51,8 +51,7 @@ def console_address(text: str) -> tuple[str, int]:
     return host or LOOPBACK, int(port) if port else PORT_DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntranceOptions:
+class EntranceOptions(Struct, frozen=True, kw_only=True):
     """Who is let into a console."""
 
     console_token_file: Annotated[
@@ -144,8 +143,7 @@ def search_limits(found: FoundPlace) -> SearchLimits:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleOptions:
+class ConsoleOptions(Struct, frozen=True, kw_only=True):
     """Whether a loop shows itself in a browser, to whom, and whether it takes orders."""
 
     console: Annotated[

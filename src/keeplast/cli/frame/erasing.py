@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.key_files import KEYS_FILE_WORDS
@@ -82,8 +82,7 @@ Out = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateOptions:
+class CertificateOptions(Struct, frozen=True, kw_only=True):
     """What every certificate command takes."""
 
     hash_key: HashKey
@@ -169,8 +168,7 @@ DryRun = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOptions:
+class KeyOptions(Struct, frozen=True, kw_only=True):
     """Which keys are to be gone, from which topics if not from named ones, where that is kept."""
 
     keys: Keys = None

@@ -7,11 +7,11 @@ or other words for an option says so in a group made from this one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from keeplast.cleaner.log_order import Order
 from keeplast.cli.frame.lazy import BadValue
@@ -182,8 +182,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 HOST = "As a host"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeOptions(PartitionChoice):
+class ScopeOptions(PartitionChoice, frozen=True, kw_only=True):
     """Which partitions a call is about."""
 
     topics: Annotated[
@@ -204,8 +203,7 @@ class ScopeOptions(PartitionChoice):
     ] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOptions:
+class TargetOptions(Struct, frozen=True, kw_only=True):
     """Where the cleaned log is written; ``to`` None is in place."""
 
     to: Annotated[
@@ -221,8 +219,7 @@ class TargetOptions:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerOptions:
+class RunnerOptions(Struct, frozen=True, kw_only=True):
     """Where the work is done, and on how much."""
 
     runner: Runner = None
@@ -258,8 +255,7 @@ def task_memory_size(text: str) -> int:
     return parse_size(text, "--task-memory", least=TASK_MEMORY_BYTES_MIN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactOptions:
+class FactOptions(Struct, frozen=True, kw_only=True):
     """What stands in place of what the directory says."""
 
     now_ms: Annotated[
@@ -308,8 +304,7 @@ class FactOptions:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorthOptions:
+class WorthOptions(Struct, frozen=True, kw_only=True):
     """What makes a log worth a round, apart from its dirty ratio."""
 
     expired: Annotated[
@@ -323,8 +318,7 @@ class WorthOptions:
     ] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopOptions:
+class LoopOptions(Struct, frozen=True, kw_only=True):
     """When a loop ends, which log is next, and whether what was skipped is tried again."""
 
     once: Annotated[
@@ -347,8 +341,7 @@ class LoopOptions:
     selection: Selection = Order.OVERDUE_FIRST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostOptions:
+class HostOptions(Struct, frozen=True, kw_only=True):
     """Whether a process is a host of a store's partitions, where, and with which lease."""
 
     host_dir: Annotated[
@@ -378,8 +371,7 @@ class HostOptions:
     ] = None  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsOptions:
+class MetricsOptions(Struct, frozen=True, kw_only=True):
     """Where metrics are served."""
 
     metrics_port: Annotated[

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from keeplast.cleaner.log_order import Order
 from keeplast.cli.frame.options import (
@@ -72,8 +72,7 @@ Given = Annotated[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceOptions:
+class PlaceOptions(Struct, frozen=True, kw_only=True):
     """Which place a command is about."""
 
     place: PlaceName
@@ -202,8 +201,7 @@ Yes = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCountOptions:
+class RoundCountOptions(Struct, frozen=True, kw_only=True):
     """How many rounds of a data directory there are, and what comes before and after them."""
 
     rounds: Annotated[
@@ -250,8 +248,7 @@ class RoundCountOptions:
         return None if self.until_done else self.rounds or 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanOptions:
+class CleanOptions(Struct, frozen=True, kw_only=True):
     """What ``clean`` and ``plan`` take."""
 
     where: PlaceOptions

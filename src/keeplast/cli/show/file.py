@@ -8,10 +8,10 @@ with a line a round.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from rich.table import Table
 
 from keeplast.cli.show.tables import cells, new_table
@@ -66,8 +66,7 @@ OFFSET_CHECKPOINTS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FileView:
+class FileView(Struct, frozen=True):
     """A file's content: column names, a row per entry, and what seems wrong with it."""
 
     kind: str

@@ -7,9 +7,9 @@ end in a batch that was never finished.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -59,8 +59,7 @@ INTERNAL_PREFIX = "__"
 KNOWN_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "quorum-state"})
 
 
-@dataclass(slots=True)
-class LogPage:
+class LogPage(Struct):
     """What was seen of a log."""
 
     path: Path

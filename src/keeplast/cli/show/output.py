@@ -22,11 +22,11 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
@@ -50,16 +50,14 @@ WORD_WIDTH_MAX = 24
 GAP, NARROW_GAP = 2, 1
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """How wide a column must be, and how wide it is when nothing in it folds."""
 
     least: int
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class FittedTable:
+class FittedTable(Struct, frozen=True):
     """A table whose columns have their widths, without blanks at line ends.
 
     A line that fits is put together here: rich takes half a millisecond for a row, and a data

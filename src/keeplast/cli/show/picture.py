@@ -20,8 +20,9 @@ Lengths are bytes; each offset is drawn once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from keeplast.model.partition import LogRegion
 from keeplast.model.text import format_bytes
@@ -56,8 +57,7 @@ class Drawable(Protocol):
         """Return the size, which a place is proportional to."""
 
 
-@dataclass(frozen=True, slots=True)
-class PicturedSegment:
+class PicturedSegment(Struct, frozen=True):
     """One segment: offsets ``[base_offset, end_offset)`` and its size."""
 
     base_offset: int

@@ -12,8 +12,8 @@ of a partition may fold.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.table import Table
@@ -45,8 +45,7 @@ HEADINGS = (
 LEFT_OUT_FIRST = (FIRST_DIRTY, NOT_YET, CLEAN, RATIO, DEADLINE)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusTable:
+class StatusTable(Struct, frozen=True):
     """The table, and the headings of what has no room in it."""
 
     table: Table

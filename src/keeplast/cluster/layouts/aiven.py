@@ -33,9 +33,10 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cluster.layouts.aiven_encryption import KeyRing
 from keeplast.cluster.layouts.aiven_log import (
@@ -95,8 +96,7 @@ _NAME = "custom metadata"
 _REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
 
 
-@dataclass(frozen=True, slots=True)
-class CustomMetadata:
+class CustomMetadata(Struct, frozen=True):
     """The fields of a segment; None for one that is not kept."""
 
     remote_size: int | None = None
@@ -170,8 +170,7 @@ _OBJECT = re.compile(r"[^/]+-[A-Za-z0-9_-]{22}/[0-9]+/([^/]+)\Z")
 _NO_KEYS = KeyRing()
 
 
-@dataclass(frozen=True, slots=True)
-class AivenLayout:
+class AivenLayout(Struct, frozen=True):
     """The layout below one bucket or root.
 
     ``url`` has no prefix; ``options`` are its store's, as they were given: secrets by name only.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from Crypto.Hash import SHA3_512
 from Crypto.PublicKey import RSA
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from msgspec import Struct
 
 from keeplast.cluster.layouts.aiven_manifest import SEAL_BYTES, Sealing
 from keeplast.errors import CorruptError, InvalidError, RefusedError, invariant
@@ -39,8 +39,7 @@ Draw = Callable[[int], bytes]
 """Gives so many random bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPair(Struct, frozen=True):
     """The PEM files of a key pair: public to wrap (X.509), private to unwrap (PKCS#8)."""
 
     key_id: str
@@ -48,8 +47,7 @@ class KeyPair:
     private_file: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRing:
+class KeyRing(Struct, frozen=True):
     """The key pairs that may be used for reading, and the id of the one for writing."""
 
     pairs: tuple[KeyPair, ...] = ()

@@ -34,6 +34,7 @@ from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from keeplast.cluster.layouts.layout import AUXILIARY_BYTES_MAX, AuxiliaryFile
@@ -246,8 +247,7 @@ _KEY_BYTES_MAX = 1 << 12
 _SHOWN_MAX = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Sealing:
+class Sealing(Struct, frozen=True):
     """By what a segment is encrypted: a data key that only a key pair opens, and its AAD."""
 
     key_id: str
@@ -255,16 +255,14 @@ class Sealing:
     aad: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(Struct, frozen=True):
     """Where a file lies in ``.indexes``: as it is stored, encrypted or not."""
 
     position: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentManifest:
+class SegmentManifest(Struct, frozen=True):
     """What a reader needs of a segment; ``files`` has no transaction index where there is none."""
 
     chunks: ChunkIndex

@@ -19,10 +19,11 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.errors import (
     CorruptError,
@@ -64,8 +65,7 @@ It is removed each time. One that may not be removed is written over by the next
 """
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLog:
+class WrittenLog(Struct, frozen=True):
     """A log that was written, and is not yet described: what a task hands to who publishes.
 
     ``size_bytes`` is the log's own, ``description`` the layout's (JSON; keys only wrapped).
@@ -75,8 +75,7 @@ class WrittenLog:
     description: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSegment:
+class FoundSegment(Struct, frozen=True):
     """Objects of one segment id as a listing shows them: bytes stored, newest change."""
 
     segment_id: bytes
@@ -85,8 +84,7 @@ class FoundSegment:
     modified_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoundOwn:
+class FoundOwn(Struct, frozen=True):
     """An object of keeplast's own as a listing shows it; ``name`` is as it is read by."""
 
     name: str
@@ -223,8 +221,7 @@ _NAME = re.compile(r"(?:(?!\.)[A-Za-z0-9._-]{1,200}/){0,8}(?!\.)[A-Za-z0-9._-]{1
 _NEW = ".new"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnDirectory:
+class OwnDirectory(Struct, frozen=True):
     """Files below ``path``, each written whole. Names are relative paths, no part begins with a
     dot."""
 

@@ -20,8 +20,9 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.cluster.layouts.layout import (
     ALWAYS_THERE,
@@ -58,8 +59,7 @@ _FILE = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{_LOG}|{'|'.join(A
 _FOLDER = re.compile(r".+-[0-9]+-[A-Za-z0-9_-]{22}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class LocalStorage:
+class LocalStorage(Struct, frozen=True):
     """The layout of a shared file system; ``dir`` is the plugin's own setting."""
 
     dir: Path

@@ -16,8 +16,10 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.layouts.layout import (
@@ -61,8 +63,7 @@ def go_on() -> None:
     """Wait on: each wait is as long as one call makes it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceLimits:
+class PaceLimits(Struct, frozen=True, kw_only=True):
     """What a process may ask for; ``pause_ms`` is the first pause after a store has refused."""
 
     requests_per_second: float
@@ -153,8 +154,7 @@ def says_slow_down(error: Exception) -> bool:
     return _REFUSED.search(str(error).rpartition(" error=")[2]) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class PacedLayout:
+class PacedLayout(Struct, frozen=True):
     """``layout``, at a pace: a :class:`~keeplast.cluster.layouts.layout.RemoteLayout`.
 
     ``waiting`` is called before each part of a wait; what it raises ends the call.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
@@ -63,8 +65,7 @@ EXPIRED_ROUNDS = "log.cleaner.expired.rounds"
 RATE_KEY = "log.cleaner.io.max.bytes.per.second"
 
 
-@dataclass(frozen=True, slots=True)
-class LogAnatomy:
+class LogAnatomy(Struct, frozen=True):
     """All that is shown of one log.
 
     ``local`` is the second line of a tier's strip, which ``strip`` has the first of then;
@@ -92,8 +93,7 @@ class LogAnatomy:
     commands: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SettingRow:
+class SettingRow(Struct, frozen=True):
     """A setting that counts: its value, who said it, and what it trades."""
 
     key: str

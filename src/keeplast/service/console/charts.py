@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from keeplast.clock import time_text
 from keeplast.model.text import format_bytes, format_count, format_counted
@@ -69,8 +69,7 @@ DRAWN = 5
 SPARKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """One figure: its sentence, its shapes, the ends of its axis, and what it was at each bar.
 
     ``begins`` say when each bar begins, UTC, ``ticks`` which of them the axis names: those at round

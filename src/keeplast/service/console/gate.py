@@ -30,6 +30,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import anyio
+from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -155,8 +156,7 @@ def bearer_of(headers: Mapping[str, str]) -> str | None:
     return token.strip() if scheme.casefold() == "bearer" else None
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     role: VisitorRole
     until: float
 
@@ -256,8 +256,7 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Entrance:
+class Entrance(Struct, frozen=True):
     """Where the console is, and for whom it opens.
 
     ``host`` and ``port`` are those listened on. ``names`` are further names that browsers use, this

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.model.partition import LogRegion, TopicPartition
 from keeplast.model.text import format_bytes, format_count
@@ -35,8 +37,7 @@ _NEEDS = {need: place for place, need in enumerate(Need)}
 _ORDER = {str(state): place for state, place in URGENCY.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A partition, or a topic; ``parts`` are the partitions in it, the most urgent one first.
 
     ``states`` are those of the first part as pages show them. One that is being cleaned has the

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.log_order import Choice
 from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
@@ -67,8 +69,7 @@ _ZEROS = re.compile(r"\b0{8,}(?=\d)")
 """What is left out of a segment's name where there is little room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One partition in the overview.
 
     ``hidden`` is what brokers of a live cluster do not serve. ``local`` is what of a store's lies
@@ -133,8 +134,7 @@ class Row:
         return self.held or _ZEROS.sub("…", self.short_reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Paged(Generic[T]):
+class Paged(Struct, Generic[T], frozen=True):
     """One page of many: numbers begin at 1."""
 
     items: tuple[T, ...]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
+
+from msgspec import Struct
 
 from keeplast.model.text import find_duration, find_size
 from keeplast.service.console.lines import ROUND_OVER, Line
@@ -25,8 +26,7 @@ Test = Callable[[Line, int], bool]
 """Says whether a line fits at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of lists: its name in addresses, its heading, and what orders its lines.
 
     ``descends`` says that the greatest are first until the other direction is asked for.
@@ -53,8 +53,7 @@ COLUMNS = (
 _BY_NAME = {each.name: each for each in COLUMNS}
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """What the URL asks for; anything else in it is refused before.
 
     ``sort`` is a column, with ``-`` before it in its other direction. ``rows`` is empty for rows of

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, StoppedError, UnavailableError
@@ -29,8 +30,7 @@ VALUES_BYTES_MAX = 32 << 20
 """The records of one log are kept while they are answered with, hidden values too."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchLimits:
+class SearchLimits(Struct, frozen=True):
     """What searches may take, and what they may show.
 
     ``closed`` are patterns of topics, as a shell has them, whose keys are not searched.

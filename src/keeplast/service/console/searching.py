@@ -9,8 +9,8 @@ A page has as many rows as its limit allows. Texts are as they are; the template
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -58,8 +58,7 @@ OUTLOOKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRow:
+class RecordRow(Struct, frozen=True):
     """A record of the key; ``value`` is empty unless values were asked for.
 
     ``gone`` is by when it is gone at the latest, if it goes, empty where no date is known.
@@ -76,8 +75,7 @@ class RecordRow:
     goes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionAnswer:
+class PartitionAnswer(Struct, frozen=True):
     """What one partition has of the key; ``rows_left`` are not shown."""
 
     partition: TopicPartition
@@ -92,8 +90,7 @@ class PartitionAnswer:
         return log_url(self.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundKey:
+class FoundKey(Struct, frozen=True):
     """The whole answer: partitions with the key, the names of some without it, what went wrong."""
 
     summary: str
@@ -164,8 +161,7 @@ def _partition_answer(
 TOPICS_OFFERED = 500
 
 
-@dataclass(frozen=True, slots=True)
-class KeyQuestion:
+class KeyQuestion(Struct, frozen=True):
     """What a form asks: ``partition`` None is all of the topic's; ``key`` is as it was written."""
 
     topic: str = ""

@@ -24,7 +24,6 @@ import ssl
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +31,8 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 import uvicorn
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -70,8 +71,7 @@ BEAT, END = "event: beat\ndata:\n\n", "event: end\ndata:\n\n"
 """Heard by scripts: that nothing has changed, and that a next stream is to be opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
+class StreamLimits(Struct, frozen=True):
     """How many event streams there may be, and how long each lasts; tests have shorter ones."""
 
     count: int = STREAMS_MAX
@@ -246,8 +246,7 @@ GOODBYE_SECONDS = 2
 START_STEP_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Struct, frozen=True):
     """The files of a TLS certificate and its key, PEM."""
 
     chain: Path

@@ -6,9 +6,11 @@ loop says it, an outlook, or the metadata alone. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from keeplast.cleaner.reasons import HoldLimit
 from keeplast.config.definitions import BY_KEY
@@ -233,7 +235,7 @@ def status_among(view: ConsoleView, found: Sequence[PartitionStatus]) -> PlaceSt
     """Return the status of the place with these partitions alone."""
     rows = tuple(found)
     if view.status is not None:
-        return replace(view.status, partitions=rows)
+        return dataclasses.replace(view.status, partitions=rows)
     if view.attached is not None:
-        return replace(view.attached, partitions=rows)
+        return dataclasses.replace(view.attached, partitions=rows)
     return StoreStatus(now_ms=view.now_ms, partitions=rows, given_up=view.given_up)

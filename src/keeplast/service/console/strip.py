@@ -9,8 +9,9 @@ where the drawn parts show its offset. Every part has a name and words, not its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, zip_longest
+
+from msgspec import Struct
 
 from keeplast.inspect.status import LogStatus
 from keeplast.model.partition import LogRegion, range_text
@@ -28,8 +29,7 @@ PARTS_MAX = 60
 """A part of a strip of more segments is several neighbours of one region."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentPart:
+class SegmentPart(Struct, frozen=True):
     """A segment and its region: offsets ``[start, end)``; times None where not looked at.
 
     ``place`` says in which tier it is, of a store only; ``number`` is its place in the table.
@@ -45,8 +45,7 @@ class SegmentPart:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StripPart:
+class StripPart(Struct, frozen=True):
     """A drawn part: from ``x``, ``width`` wide, in thousandths; ``words`` say all of it.
 
     It begins with the segment that has this ``number`` in the table.
@@ -60,8 +59,7 @@ class StripPart:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StripMark:
+class StripMark(Struct, frozen=True):
     """An offset that matters, at ``x``; ``anchor`` keeps its label inside of the picture."""
 
     label: str

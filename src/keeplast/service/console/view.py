@@ -7,10 +7,13 @@ the last one at once.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
 
 from keeplast.clock import Clock
 from keeplast.config.precedence import Settings
@@ -39,8 +42,7 @@ IDLE_SHARE = 50
 """A look is followed by a pause of so many times what it took."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceFacts:
+class PlaceFacts(Struct, frozen=True, kw_only=True):
     """What a look found of a store or a live cluster, and the settings that counted."""
 
     tiers: tuple[TierStatus, ...] = ()
@@ -51,8 +53,7 @@ class PlaceFacts:
     settings: Settings | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleView(PlaceFacts):
+class ConsoleView(PlaceFacts, frozen=True):
     """Everything known of one place at ``now_ms``.
 
     ``status`` is of a data directory, ``tiers`` of a store, ``attached`` of a live cluster. Of a
@@ -70,7 +71,11 @@ class ConsoleView(PlaceFacts):
     unreadable_receipts: int = 0
     problem: str | None = None
     serial: int = 0
-    _kept: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing made, in a copy too."""
+        force_setattr(self, "_kept", {})
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
         """Return what pages have made of this view under a name; the first who asks makes it."""
@@ -107,8 +112,7 @@ class ViewSource(Protocol):
         """Return the newest view; UnavailableError before the first. May join what is new."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked(PlaceFacts):
+class Looked(PlaceFacts, frozen=True):
     """What one look found: of a directory, of a store, or of a live cluster.
 
     ``settings`` are those that counted, where no directory's look has them.
@@ -290,7 +294,7 @@ class LoopFeed:
             before.get(each.partition, each) if each.error and each.partition in running else each
             for each in found.status.partitions
         )
-        return replace(found, status=replace(found.status, partitions=partitions))
+        return replace(found, status=dataclasses.replace(found.status, partitions=partitions))
 
     def _join(self, snapshot: Snapshot) -> ConsoleView:
         look, problem = snapshot.look, None

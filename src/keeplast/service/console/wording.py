@@ -19,9 +19,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.erasure import BasisKind
 from keeplast.cleaner.log_order import Choice
@@ -317,8 +319,7 @@ def ordinal(number: int) -> str:
 MINUTE_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTime:
+class ShownTime(Struct, frozen=True):
     """A time for people; ``iso`` and ``at_ms`` are for machines, ``iso`` empty where none is.
 
     ``is_deadline`` says that it counts on as late, not as ago.

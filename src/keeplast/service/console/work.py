@@ -6,8 +6,10 @@ Texts are as they are; the template escapes them. A page is bounded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from keeplast.cleaner.reasons import MAX_LAG
 from keeplast.model.partition import TopicPartition
@@ -54,8 +56,7 @@ BUDGET_KEYS = (
 """What bounds rounds, of the settings that count for all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """A partition that is set aside, fails, is refused or has a hole: what, where, what to do.
 
     ``path`` and ``position`` are None where the error names none, ``badge`` is the state as it is

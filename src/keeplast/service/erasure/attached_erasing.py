@@ -10,10 +10,12 @@ metadata topic only grow: lower ones are of what came back from a backup.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.answers.erasure import (
     AttachedTraces,
@@ -70,8 +72,7 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
 
 
-@dataclass(frozen=True, slots=True)
-class TieredLog:
+class TieredLog(Struct, frozen=True):
     """A partition of a live cluster's remote tier, as it can be searched."""
 
     layout: RemoteLayout
@@ -97,8 +98,7 @@ class TieredLog:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ListedTier:
+class ListedTier(Struct, frozen=True):
     """Where a partition's objects are listed, and cluster and decision log asked again."""
 
     cluster: MetadataReader
@@ -295,8 +295,7 @@ def _metadata_end(
     return folded.ranges[at].end
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTier:
+class LiveTier(Struct, frozen=True):
     """A live cluster's remote tier as it stands; ``folded`` is its metadata topic, to the end."""
 
     cluster: AskedCluster

@@ -15,9 +15,10 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from keeplast.config.selection import Selection
 from keeplast.errors import CorruptError, InvalidError, RefusedError, error_text
@@ -101,8 +102,7 @@ NOT_SEARCHED_OF_UNKNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CertifiedPlace:
+class CertifiedPlace(Struct, frozen=True):
     """Where was searched: what is said of the place, what was searched of it and what was not.
 
     ``topic_ids`` and ``versions`` (of the metadata) are those that the place itself knows;
@@ -117,8 +117,7 @@ class CertifiedPlace:
     metadata_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptStanding:
+class ReceiptStanding(Struct, frozen=True):
     """What receipts say: their chain, and the rounds, oldest first.
 
     ``in_directory`` says that they are those that a loop keeps in the data directory.
@@ -432,8 +431,7 @@ def partition_of(entry: dict[str, Any]) -> TopicPartition:
     return TopicPartition(str(entry["topic"]), int(entry["partition"]))
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedPlace:
+class SearchedPlace(Struct, frozen=True):
     """What a certificate rests on; ``place`` was read before it was searched."""
 
     answer: ErasureAnswer
@@ -444,8 +442,7 @@ class SearchedPlace:
 SearchPlace = Callable[[ErasureRequest, ErasureKeys], SearchedPlace]
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedCertificate:
+class IssuedCertificate(Struct, frozen=True):
     """A certificate that lies at ``path``, the request that it answers, and what it rests on.
 
     ``not_stated`` is what it says nothing of, other than what was not searched.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum, auto
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from keeplast.errors import CompactionError, InvalidError, StoppedError, error_text
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -62,8 +63,7 @@ class CertificateStanding(StrEnum):
 IS_FINE = (CertificateStanding.LATER_WRITE, CertificateStanding.LATER, CertificateStanding.SAME)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStanding:
+class PartitionStanding(Struct, frozen=True):
     """One partition of a certificate, as it is now, and why it is said to be so."""
 
     partition: TopicPartition

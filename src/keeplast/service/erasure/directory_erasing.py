@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.config.layers import USUAL_SOURCES, PartitionChoice, SettingSources
 from keeplast.config.selection import Selection, select_partitions
@@ -151,8 +153,7 @@ def clean_traces(
 Done = TypeVar("Done")
 
 
-@dataclass(frozen=True, slots=True)
-class AskedErasure:
+class AskedErasure(Struct, frozen=True):
     """What a call asks: the keys, their topics (none for all), the requests it goes by again."""
 
     keys: ErasureKeys
@@ -160,8 +161,7 @@ class AskedErasure:
     reapplied: tuple[ErasureRequest, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedOut(Generic[Done]):
+class CarriedOut(Struct, Generic[Done], frozen=True):
     """What there is of the keys in the end, the requests, and what was done, None for nothing.
 
     Of a call that keeps nothing there is no request.

@@ -7,10 +7,12 @@ there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError, UnavailableError
@@ -70,8 +72,7 @@ CompleteSearch = Callable[["SearchedLog", WantedKeys], "SearchedLog"]
 """Completes what was found of a log by what the caller alone can ask."""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """What is searched for, as of when, and with what; ``progressed`` hears of bytes read."""
 
     wanted: WantedKeys
@@ -80,8 +81,7 @@ class Search:
     progressed: Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedLog:
+class SearchedLog(Struct, frozen=True):
     """What there is of the keys in one partition, and what becomes of it.
 
     ``search`` is of its log and what lies next to it, None where it has none; ``explained`` is of
@@ -115,8 +115,7 @@ class SearchableLog(Protocol):
         """Search all of it; CompactionError or OSError when that cannot be done."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileLog:
+class FileLog(Struct, frozen=True):
     """A log of segment files.
 
     ``request`` has the offsets of a round that counts as the next one, ``checkpoints`` reads those
@@ -167,8 +166,7 @@ class FileLog:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LogRemains:
+class LogRemains(Struct, frozen=True):
     """A partition without a log: ``remains`` searches what is left, ``words`` say how that goes."""
 
     partition: TopicPartition

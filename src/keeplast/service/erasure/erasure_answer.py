@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from keeplast.clock import time_text
 from keeplast.errors import code_of, error_text
 from keeplast.format.filename import parse_partition_directory
@@ -83,8 +85,7 @@ def named_by(line: int | None, key_hash: str) -> str:
     return f"{'' if line is None else f'line {line}, '}{key_hash[:16]}"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPlace:
+class KeyPlace(Struct, frozen=True):
     """Where in a partition a key is: records of its log, and ``remains`` by their titles.
 
     ``is_decided`` says that no value of it wins and none may: a tombstone does, or nothing.
@@ -119,8 +120,7 @@ class KeyPlace:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ErasedKey:
+class ErasedKey(Struct, frozen=True):
     """What is there of one key; ``line`` None where the key itself is not known here."""
 
     key_hash: str
@@ -156,8 +156,7 @@ class ErasedKey:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignFile:
+class ForeignFile(Struct, frozen=True):
     """A path of unknown name below a place: the ``keys`` in it, by name, or ``why`` not searched.
 
     ``is_in_the_way`` of a certificate is what has a key, and what is most likely a log.
@@ -183,8 +182,7 @@ class ForeignFile:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureAnswer:
+class ErasureAnswer(Struct, frozen=True):
     """What was found at ``now_ms``: of every key, and of every directory that was searched.
 
     ``clean_to`` are the cleaner's checkpoints, None where there is none. ``problems`` are files

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
@@ -116,8 +118,7 @@ class RequestShelf(Protocol):
         """Replace the list by what ``change`` makes of it; others who do so wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileShelf:
+class FileShelf(Struct, frozen=True):
     """Requests in a plain file."""
 
     files: FileSystem
@@ -138,8 +139,7 @@ class FileShelf:
             write_book(self.files, self.path, change(self.read()))
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataShelf:
+class MetadataShelf(Struct, frozen=True):
     """Requests in the metadata of a store, or next to the decisions about attached topics."""
 
     name: str

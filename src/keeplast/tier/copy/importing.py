@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, CorruptError, RefusedError, UnavailableError

@@ -31,11 +31,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.columns import batches as t
@@ -196,8 +196,7 @@ def directory_id(directory: Path, files: FileSystem) -> str:
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedPart:
+class CopiedPart(Struct, frozen=True):
     """A segment to copy up to ``end``; ``is_cut`` says that batches at or above it are left out.
 
     The first ``valid_bytes`` of its file can be read.
@@ -321,8 +320,7 @@ CRC_AT = 17
 """Where a batch of format 2 has its checksum, which covers neither offset nor leader epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(Struct, frozen=True):
     base: int
     last: int
     count: int

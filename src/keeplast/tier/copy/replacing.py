@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.errors import RefusedError
@@ -46,8 +47,7 @@ Progressed = Callable[[int], None]
 FORGET = "let the store begin again with the directory: keeplast detach, then keeplast copy --new"
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
+class _Taken(Struct, frozen=True):
     """A segment of the directory as the store has it; ``is_new`` when it was uploaded."""
 
     segment: RemoteSegment

@@ -37,7 +37,8 @@ import re
 import secrets
 import threading
 from collections import defaultdict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, RefusedError
@@ -147,8 +148,7 @@ TOKEN_CHARS = 32
 _KEY = re.compile(rf"{MARKS}/[0-9]{{{DIGITS}}}")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """The ``number`` of a mark, and its content; zero and nothing where there is none."""
 
     number: int = 0
@@ -298,8 +298,7 @@ def _explain_refusal(known: Mark, placed: Mark) -> RefusedError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """What a pass removed, and how many replaced segments still wait."""
 
     segments: int

@@ -14,8 +14,8 @@ dirty. Objects go with a collection, after their grace.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, Engine, RowMapping, delete, update
 
 from keeplast.cleaner.cleanable_range import require_unheld

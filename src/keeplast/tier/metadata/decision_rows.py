@@ -14,9 +14,9 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, update
 
 from keeplast.cleaner.cleanable_range import require_unheld
@@ -359,8 +359,7 @@ _A, _D, _W = schema.ATTACHED.c, schema.DECISIONS.c, schema.OWN_SEGMENTS.c
 _WAITING = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING)
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """Swaps that were decided since some time, and their segments, replaced and new.
 
     ``taken_back`` are ids that were announced since then and that no decision has.
@@ -371,8 +370,7 @@ class Decided:
     taken_back: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """What is left to do for a partition.
 
     ``is_undone`` says that something was begun and not ended. ``published`` are swaps whose sources

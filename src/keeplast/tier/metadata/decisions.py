@@ -20,9 +20,9 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
 from sqlalchemy import delete as delete_rows
 

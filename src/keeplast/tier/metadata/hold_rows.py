@@ -10,8 +10,8 @@ that adds one owns nothing. A hold that is over goes when another is added.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
 from keeplast.errors import ConflictError
@@ -40,16 +40,14 @@ STORED = "place=store"
 _H, _A = schema.HOLDS.c, schema.ATTACHED.c
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPoint:
+class StoredPoint(Struct, frozen=True):
     """Where a partition of a store is to be held, by the state that this was found in."""
 
     known: PartitionState
     kept: KeptPoint
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedPoint:
+class AttachedPoint(Struct, frozen=True):
     """Where an attached partition, or one that may be attached later, is to be held.
 
     ``known`` is its row as this was found, None without one. It is written down then as not

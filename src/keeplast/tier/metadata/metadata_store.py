@@ -14,9 +14,9 @@ moment's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from msgspec import Struct
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
 from keeplast.errors import ConflictError
@@ -58,8 +58,7 @@ from keeplast.tier.state.partition_state import Orphan, PartitionState
 from keeplast.tier.state.segment import SegmentState
 
 
-@dataclass(frozen=True, slots=True)
-class RowProblem:
+class RowProblem(Struct, frozen=True):
     """What is wrong with a row: its table, and what distinguishes it from others there."""
 
     table: str
@@ -67,8 +66,7 @@ class RowProblem:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class Inspected:
+class Inspected(Struct, frozen=True):
     """What is known of a partition, without the rows that are named as problems.
 
     ``state`` is None when the partition's own row cannot be read. ``unread`` are the ids of the

@@ -6,9 +6,9 @@ What a row says as a value is :mod:`.schema`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from sqlalchemy import (
     Connection,
     RowMapping,

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import EMPTIES_MAX, SegmentContents
@@ -43,8 +44,7 @@ HEADER_BYTES_MAX = _FIXED.size + _CONTENTS.size + EMPTIES_MAX * _EMPTY.size + _C
 FILTER_BYTES_MAX = HEADER_BYTES_MAX + filters.BITS_MAX // 8
 
 
-@dataclass(frozen=True, slots=True)
-class FilterKey:
+class FilterKey(Struct, frozen=True):
     """The secret with which a store hashes keys for its filters, as two words."""
 
     k0: int
@@ -68,8 +68,7 @@ class FilterKey:
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentBytes:
+class SegmentBytes(Struct, frozen=True):
     """The very bytes that a filter speaks for.
 
     Without a ``crc32c`` the id, used once, identifies them.
@@ -80,8 +79,7 @@ class SegmentBytes:
     crc32c: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class FilterHead:
+class FilterHead(Struct, frozen=True):
     """All of a filter but its words; they follow at ``words_at``."""
 
     segment: SegmentBytes

@@ -12,8 +12,10 @@ Nothing can be written here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from keeplast.errors import ConflictError, InvalidError, InvariantError
 from keeplast.format import checkpoint, leader_epoch, partition_metadata
@@ -32,8 +34,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.handles import BytesReadHandle, WriteOnceFiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLog:
+class ShownLog(Struct, frozen=True, kw_only=True):
     """A partition as the directory has it: its segments by ``files``, below ``root/partition``.
 
     ``earliest_as_of`` is the first offset that its state can be shown as of, like every later one:
@@ -59,8 +60,7 @@ class ShownLog:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyLogRecipe:
+class EmptyLogRecipe(Struct, frozen=True):
     """How a worker opens a log that has no records: the active segment at ``log_start``."""
 
     path: Path
@@ -75,8 +75,7 @@ class EmptyLogRecipe:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirectoryRecipe:
+class LogDirectoryRecipe(Struct, frozen=True):
     """How a worker opens :class:`LogDirectory`.
 
     ``others`` are partitions that are there, and were not asked for. ``source`` says in a word what

@@ -27,9 +27,10 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from keeplast.errors import (
     CorruptError,
@@ -64,8 +65,7 @@ TIMES_BYTES_MAX = 64 << 20
 LISTINGS_KEPT = 1024
 
 
-@dataclass(slots=True)
-class _Listing:
+class _Listing(Struct):
     """What was found directly below a path."""
 
     files: dict[str, FileStat] = field(default_factory=dict)
@@ -357,8 +357,7 @@ def _no_append(path: Path) -> RefusedError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MountedRecipe:
+class MountedRecipe(Struct, frozen=True):
     """How a worker opens :class:`MountedFiles`: each bucket's path and its store."""
 
     mounts: tuple[tuple[Path, ObjectTree], ...]

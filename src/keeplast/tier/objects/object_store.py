@@ -31,10 +31,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
@@ -52,8 +53,7 @@ See :mod:`keeplast.tier.metadata.collection`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(Struct, frozen=True):
     """A key of the store, its size and when it was written, in milliseconds."""
 
     key: str

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.errors import CorruptError, InvalidError, InvariantError, invariant
 from keeplast.format.filename import LOG, SNAPSHOT, parse_segment_file, segment_file
@@ -40,8 +42,7 @@ from keeplast.tier.state.segment import RemoteSegment, SegmentKind
 ROOT = Path("/remote")
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(Struct, frozen=True):
     """Where the bytes of one virtual file are: an object, or a local copy of it."""
 
     key: str
@@ -80,8 +81,7 @@ def new_segment_id(attempt: str, base_offset: int) -> str:
     return digest[:ID_CHARS]
 
 
-@dataclass(frozen=True, slots=True)
-class RoundRecipe:
+class RoundRecipe(Struct, frozen=True):
     """How a worker opens :class:`RoundFiles`: where the objects are, and which of them are live."""
 
     objects: ObjectStore

@@ -6,8 +6,9 @@ way. Until its sources are collected it alone can publish a swap again that the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
@@ -28,8 +29,7 @@ def epoch_of_mark(broker_id: int) -> int:
     return max(MARK_BASE - broker_id, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedName:
+class AttachedName(Struct, frozen=True):
     """A partition of one incarnation of a topic in one cluster."""
 
     cluster_id: str
@@ -41,8 +41,7 @@ class AttachedName:
         return f"{at.topic}-{at.partition} topic_id={encode_id(at.topic_id)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataPoint:
+class MetadataPoint(Struct, frozen=True, kw_only=True):
     """How far the metadata topic was seen: the record before ``offset``, exclusive.
 
     ``digest`` is of that record's value; ``leader_epoch`` the partition's leader's by then. A topic
@@ -56,8 +55,7 @@ class MetadataPoint:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attached:
+class Attached(Struct, frozen=True, kw_only=True):
     """A partition as the decision log has it.
 
     ``cleaned_to`` is the first offset that is not clean. ``held_since_ms`` is None when the holder
@@ -89,8 +87,7 @@ class DecisionState(StrEnum):
     COLLECTED = "collected"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """A swap that was decided: ``outputs`` take the place of ``sources``, both ascending.
 
     ``sources`` are as they stood in the cluster; ``outputs`` carry the custom metadata of the
@@ -120,8 +117,7 @@ class Decision:
     last_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnSegment:
+class OwnSegment(Struct, frozen=True, kw_only=True):
     """A segment id that was given out here, whether or not anything came of it.
 
     ``announced`` is what was announced to the cluster, None for nothing.

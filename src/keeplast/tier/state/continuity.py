@@ -46,8 +46,10 @@ Answers to ``Cleaner.buildOffsetMap``, ``MemoryRecords.filterTo``; cleaning.md s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.topic_config import Strategy
@@ -72,8 +74,7 @@ class Doubt(StrEnum):
     CLEANED_BY_OFFSET = "cleaned_by_offset"
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(Struct, frozen=True):
     """At ``at_ms`` nothing at or above ``uncleaned_from`` had been cleaned in the directory.
 
     ``retention_ms`` is the ``delete.retention.ms`` that was known then.
@@ -84,8 +85,7 @@ class Visit:
     retention_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Visits:
+class Visits(Struct, frozen=True):
     """What is remembered of one directory: visits, ascending by time, and the newest time of all.
 
     ``cleaned_to`` is the directory's cleaner checkpoint as of the last one, None without any.
@@ -177,8 +177,7 @@ class Visits:
         return Visits(tuple(Visit(*row) for row in found["visits"]), latest_ms, found["cleaned_to"])
 
 
-@dataclass(frozen=True, slots=True)
-class RangeContent:
+class RangeContent(Struct, frozen=True):
     """What was read of the offsets ``[start, end)`` of a segment.
 
     ``missing`` counts the offsets without a record; ``has_old_format`` says that a batch has no
@@ -194,8 +193,7 @@ class RangeContent:
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Hazard:
+class Hazard(Struct, frozen=True):
     """A range of a directory that could miss a delete, and why. Times are milliseconds."""
 
     doubt: Doubt
@@ -227,8 +225,7 @@ class Hazard:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacedRange:
+class ReplacedRange(Struct, frozen=True):
     """The store's whole range was replaced by the directory's, because of ``hazard``.
 
     ``segments`` and ``size_bytes`` are what was uploaded; ``kept`` segments were the same already.

@@ -16,9 +16,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 PROC = Path("/proc")
 ID_BYTES = 16
@@ -26,8 +28,7 @@ STARTED_FIELD = 19
 """Where ``/proc/PID/stat`` has the start time, counted after the command's closing bracket."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A process that may hold partitions.
 
     ``machine`` names one boot of one machine, and one table of process numbers on it; it is empty
@@ -65,7 +66,7 @@ class Holder:
     def of_json(cls, holder_id: str, text: str) -> Holder:
         """Return what :meth:`to_json` has written."""
         found = json.loads(text)
-        known = {each.name: found[each.name] for each in fields(cls) if each.name != "id"}
+        known = {name: found[name] for name in cls.__struct_fields__ if name != "id"}
         return cls(holder_id, **known)
 
 
@@ -102,8 +103,7 @@ LEASE_MS_MAX = 3_600_000
 PREFIX = "lease/"
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The lease of the leader at ``epoch``, the process ``holder``; it renews it well within
     ``lease_ms``.
 
@@ -137,7 +137,7 @@ class Lease:
         """Return what a text says, None when it is none of ours."""
         try:
             found = json.loads(text)
-            numbers = {each.name: found[each.name] for each in fields(cls) if each.name != "holder"}
+            numbers = {name: found[name] for name in cls.__struct_fields__ if name != "holder"}
             if not all(type(each) is int and each >= 0 for each in numbers.values()):
                 return None
             lease = cls(holder=str(found["holder"]), **numbers)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import KeptGroup, KeptSegment, UndoBar, UndoRefusal, may_return
@@ -23,8 +25,7 @@ from keeplast.tier.state.segment import RemoteSegment, Route, is_within_lineage
 LOG = ".log"
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
+class Keeping(Struct, frozen=True):
     """What a round asks for that is to be kept: its name, and for how long from each commit on.
 
     ``chunk`` is the name of the chunk that commits; that of the first is the round's.
@@ -35,8 +36,7 @@ class Keeping:
     retention_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeptSwap:
+class KeptSwap(Struct, frozen=True):
     """Neighbours that a round found, and what it left in their place: one range, both ascending."""
 
     sources: tuple[Route, ...]
@@ -61,8 +61,7 @@ class KeptSwap:
         return may_return((each.last_offset + 1 for each in self.sources), log_start)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptRound:
+class KeptRound(Struct, frozen=True):
     """A round that can be undone until ``until_ms``, exclusive; ``chunks`` are their names.
 
     ``first_dirty`` and ``cleaned_for`` are what the partition had before the round, and what the
@@ -172,8 +171,7 @@ PREFIX = "rounds/"
 HOST_CHARS_MAX = 255
 
 
-@dataclass(frozen=True, slots=True)
-class RoundSums:
+class RoundSums(Struct, frozen=True):
     """Sums over ``rounds``; the last of them ended at ``last_ms``.
 
     ``came_bytes`` are those of the dirty sections: what came since the rounds before.
@@ -190,13 +188,12 @@ class RoundSums:
 
     def __add__(self, other: RoundSums) -> RoundSums:
         """Return the sums of both."""
-        names = [each.name for each in fields(RoundSums) if each.name != "last_ms"]
+        names = [name for name in RoundSums.__struct_fields__ if name != "last_ms"]
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return RoundSums(**sums, last_ms=max(self.last_ms, other.last_ms))
 
 
-@dataclass(frozen=True, slots=True)
-class RoundDay:
+class RoundDay(Struct, frozen=True):
     """What the rounds of one host did with a partition on the day from ``day_ms`` on, UTC."""
 
     partition: TopicPartition
@@ -205,8 +202,7 @@ class RoundDay:
     sums: RoundSums
 
 
-@dataclass(frozen=True, slots=True)
-class KeptDay:
+class KeptDay(Struct, frozen=True):
     """One day of one partition as it is kept, by host."""
 
     hosts: Mapping[str, RoundSums]
@@ -214,7 +210,7 @@ class KeptDay:
     def encode(self) -> str:
         """Return the text that is kept."""
         hosts = {
-            host: [getattr(sums, each.name) for each in fields(RoundSums)]
+            host: [getattr(sums, name) for name in RoundSums.__struct_fields__]
             for host, sums in self.hosts.items()
         }
         return json.dumps({"hosts": hosts}, sort_keys=True)
@@ -224,7 +220,7 @@ class KeptDay:
         """Return what a text says, None when it is none of ours."""
         try:
             found = json.loads(text)
-            count = len(fields(RoundSums))
+            count = len(RoundSums.__struct_fields__)
             hosts = {
                 str(host): RoundSums(*(int(each) for each in sums))
                 for host, sums in found["hosts"].items()

@@ -19,7 +19,9 @@ and never goes here. A compacted topic without ``delete`` loses only what lies b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.cleaner.segment_expiry import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.errors import InvalidError
@@ -33,8 +35,7 @@ from keeplast.tier.state.segment import RemoteSegment, Route, SegmentState, is_w
 UNKNOWN_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(Struct, frozen=True):
     """What the leader of ``epoch`` said: the first dirty offset of every epoch up to its own.
 
     ``number`` orders the publications of one leader; its claim, published before anything is
@@ -160,8 +161,7 @@ def end_of_epoch(epoch: int, lineage: Sequence[LeaderEpoch], log_end: int) -> in
     return min((entry.start_offset for entry in lineage if entry.epoch > epoch), default=log_end)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(Struct, frozen=True):
     """All that is known of a partition, as of one transaction. ``segments`` are the routed ones.
 
     ``holder`` is the process that may change it, or the last one that might when ``held_since_ms``
@@ -285,8 +285,7 @@ def check_not_forgotten(state: PartitionState) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Orphan:
+class Orphan(Struct, frozen=True):
     """A segment that is read no more and may be deleted from ``not_before_ms`` on.
 
     ``kept_by`` is the round that has kept it for undo until then, None without one.

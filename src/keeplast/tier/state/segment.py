@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from keeplast.errors import ConflictError, InvalidError, invariant
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -38,16 +39,14 @@ class SegmentState(StrEnum):
     DELETED = "deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True):
     """One object of a segment."""
 
     size_bytes: int
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteSegment:
+class RemoteSegment(Struct, frozen=True):
     """What is known of a segment without reading its objects.
 
     ``epochs`` are the leader epochs whose records lie in it, each with its first offset there; a
@@ -131,8 +130,7 @@ def is_within_lineage(
     return True
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Route:
+class Route(Struct, frozen=True, order=True):
     """``segment_id`` serves the offsets ``[base_offset, last_offset]``, both inclusive."""
 
     base_offset: int

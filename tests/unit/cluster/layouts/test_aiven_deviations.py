@@ -4,12 +4,12 @@ believed. Which is which was seen with the plugin itself."""
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import pickle
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import zstandard
 from Crypto.PublicKey import RSA
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.aiven import (
     AivenLayout,
@@ -344,7 +345,7 @@ def test_another_key_of_the_same_name_is_damage_and_an_old_one_still_reads(world
         replace(layout, keys=KeyRing((pair,))).open(case.segment)
     ring = KeyRing((*layout.keys.pairs, replace(pair, key_id="k2")), "k2")
     rotated = replace(layout, keys=ring)
-    name = replace(case.segment.id, segment_id=bytes(16))
+    name = dataclasses.replace(case.segment.id, segment_id=bytes(16))
     writer = rotated.create_log(name, 1120, case.segment)
     writer.write(case.log)
     written = writer.close()
@@ -412,7 +413,7 @@ def test_a_log_that_the_plugin_cannot_count_is_refused() -> None:
 
 def test_an_empty_log_is_not_written(world: World) -> None:
     world.case.place(world.root)
-    name = replace(world.case.segment.id, segment_id=bytes(16))
+    name = dataclasses.replace(world.case.segment.id, segment_id=bytes(16))
     writer = world.layout().create_log(name, 0, world.case.segment)
     with pytest.raises(InvariantError):
         writer.close()
@@ -423,7 +424,7 @@ def test_an_id_is_written_once(world: World) -> None:
     layout, segment = world.layout(), world.case.segment
     with pytest.raises(ConflictError):
         layout.create_log(segment.id, segment.start_offset, segment)
-    name = replace(segment.id, segment_id=bytes(16))
+    name = dataclasses.replace(segment.id, segment_id=bytes(16))
     first, second = (layout.create_log(name, 0, segment) for _ in range(2))
     first.write(world.case.log)
     second.write(world.case.log[::-1])
@@ -442,7 +443,7 @@ def test_a_half_that_was_written_before_a_crash_is_gone_on_with(world: World) ->
     case = world.take("A-both-10000")
     case.place(world.root)
     layout = world.layout()
-    name = replace(case.segment.id, segment_id=bytes(16))
+    name = dataclasses.replace(case.segment.id, segment_id=bytes(16))
     new = replace(case.segment, id=name)
     writer = layout.create_log(name, 1120, case.segment)
     writer.write(case.log)
@@ -461,7 +462,7 @@ def test_an_encrypted_source_is_never_followed_by_a_plain_output(world: World) -
     for number, name in enumerate(("A-enc-10000", "A-plain-4194304", "A-zstd-10000")):
         case = world.take(name)
         segment = replace(
-            case.segment, id=replace(case.segment.id, segment_id=bytes([number]) * 16)
+            case.segment, id=dataclasses.replace(case.segment.id, segment_id=bytes([number]) * 16)
         )
         layout = world.layout()
         path = world.root / f"{layout._key(segment.id, 1120)}.rsm-manifest"
@@ -474,7 +475,7 @@ def test_an_encrypted_source_is_never_followed_by_a_plain_output(world: World) -
     assert encrypted == layout.pattern([large, newest, encrypted])
     assert large == layout.pattern([large, newest])
     always = world.layout(**{"encryption.enabled": "true", "encryption.key.pair.id": "k1"})
-    writer = always.create_log(replace(newest.id, segment_id=bytes(16)), 7, newest)
+    writer = always.create_log(dataclasses.replace(newest.id, segment_id=bytes(16)), 7, newest)
     writer.write(b"x" * 100)
     assert b'"dataKey":"k1:' in writer.close().description
 

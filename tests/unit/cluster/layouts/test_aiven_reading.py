@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.aiven_encryption import KeyRing
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter, AivenSegmentReader

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.aiven import (
     AivenLayout,
@@ -156,7 +157,7 @@ def test_a_manifest_and_its_sizes_come_back_byte_for_byte(case: PluginCase) -> N
 
 
 def test_a_new_segment_is_like_an_old_one(case: PluginCase, layout: AivenLayout) -> None:
-    name = replace(case.segment.id, segment_id=bytes(range(16)))
+    name = dataclasses.replace(case.segment.id, segment_id=bytes(range(16)))
     assert case.segment == layout.pattern([case.segment])
     writer = layout.create_log(name, case.segment.start_offset, case.segment)
     writer.write(case.log)

@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.cluster.layouts.layout import ALWAYS_THERE, AuxiliaryFile, WrittenLog
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
@@ -118,7 +119,7 @@ def test_all_of_a_segment_is_deleted_wherever_it_stopped(layout: LocalStorage) -
 def test_a_log_of_another_size_than_announced_is_damage(layout: LocalStorage) -> None:
     layout.complete(SEGMENT, write_log(layout), FILES, SEGMENT)
     with pytest.raises(CorruptError, match="announced"):
-        layout.open(dataclasses.replace(SEGMENT, size_bytes=len(LOG) + 1))
+        layout.open(replace(SEGMENT, size_bytes=len(LOG) + 1))
     reader = layout.open(SEGMENT)
     path = layout.dir / SEGMENTS / FOLDER / f"{NAME}.log"
     path.write_bytes(LOG[:50])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.api.attached_logs import AttachedLogs
@@ -286,7 +287,7 @@ def test_what_a_loop_knows_and_what_is_drawn_do_not_contradict(
     facts = PartitionFacts(entry.partition, Path("x"), State.NOT_DUE, reason, figures=clean)
     view = replace(
         view, snapshot=Snapshot(view.place, START_MS, START_MS, 1, 1, (facts,)),
-        attached=replace(view.attached, partitions=(entry,)),
+        attached=dataclasses.replace(view.attached, partitions=(entry,)),
     )  # fmt: skip
     log = text_of(Site(FixedSource(view)), "/log/orders/0")
     # All is of one look; of one that the look does not know as attached, the page says so.

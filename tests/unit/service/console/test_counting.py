@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 from typer.testing import CliRunner
 
 from keeplast.api.stored_logs import StoredLogs

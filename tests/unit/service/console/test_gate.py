@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 

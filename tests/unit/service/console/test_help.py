@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import replace
 from urllib.parse import quote_plus
 
 import pytest
+from msgspec.structs import replace
 
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
@@ -511,7 +512,7 @@ def test_pages_say_whether_a_brokers_own_cleaner_works_too(source: FixedSource) 
     free = "no process holds the lock of the directory"
     for path in ("/", "/work"):
         assert free in site.get(path).text
-    source.found = replace(source.found, status=replace(source.status, is_locked=True))
+    source.found = replace(source.found, status=dataclasses.replace(source.status, is_locked=True))
     assert "its own cleaner may be at work on these logs too" in site.get("/").text
     loop_of(source)
     assert "this loop holds the lock of the directory" in site.get("/").text
@@ -818,7 +819,7 @@ def test_a_partition_is_set_aside_at_no_time_of_the_future(root: Path) -> None:
     first = view.status.partitions[0]
     mark = SetAside(first.partition, "crc mismatch", "CorruptError", NOW_MS + 511, "")
     first = replace(first, state=State.SET_ASIDE, set_aside=mark)
-    status = replace(view.status, partitions=(first,))
+    status = dataclasses.replace(view.status, partitions=(first,))
     (found,) = work.troubles(replace(view, status=status))
     assert "now" == work.since(found, NOW_MS).text
 

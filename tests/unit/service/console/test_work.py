@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from keeplast.api.stored_logs import StoredLogs
@@ -64,7 +65,7 @@ def test_the_work_page_counts_what_waits_for_nothing(root: Path) -> None:
             view.status.partitions, (State.NOT_DUE, State.NOT_DUE, State.OVERDUE), strict=False
         )
     )
-    view = replace(view, status=replace(view.status, partitions=waiting))
+    view = replace(view, status=dataclasses.replace(view.status, partitions=waiting))
     assert "2 not due" == work.others_words(view)
 
 

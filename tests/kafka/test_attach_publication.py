@@ -60,6 +60,7 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Decision, mark_of
 from tests.kafka.broker import Broker
 from tests.kafka.test_attach import create, fill, objects
+from tests.support import called
 from tests.support.checked_place import findings
 from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
@@ -276,8 +277,7 @@ def end_of(publisher: Publisher, partition: int) -> int:
 def command(broker: Broker, name: str, *arguments: str, expected: int = 0) -> dict[str, Any]:
     """Return what a command over the cluster says; each is a claim of its own."""
     call = live_call(broker.address, name, "--decisions", store_of(broker), "--json", *arguments)
-    done = CliRunner().invoke(app, call)
-    assert expected == done.exit_code, done.output
+    done = called.run(*call, code=expected)
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -285,8 +285,7 @@ def command(broker: Broker, name: str, *arguments: str, expected: int = 0) -> di
 def checked(broker: Broker, topic: str) -> dict[str, Any]:
     """Return what ``keeplast place check`` says of a topic."""
     call = ["place", "check", f"kafka://{broker.address}", "--decisions", store_of(broker)]
-    done = CliRunner().invoke(app, [*call, "--topic", topic, "--json"])
-    assert 0 == done.exit_code, done.output
+    done = called.run(*call, "--topic", topic, "--json", code=0)
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

@@ -23,13 +23,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner
 
 import keeplast
-from keeplast.cli.main import app
 from keeplast.model.topic_config import Strategy, TopicConfig
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.live_topics import SEGMENT_BYTES, WAIT_SECONDS
+from tests.support import called
 
 pytestmark = [pytest.mark.kafka, pytest.mark.parametrize("version", VERSIONS)]
 
@@ -183,8 +182,7 @@ def exported(data: Path, to: Path, topic: TopicConfig) -> keeplast.LiveState:
     arguments += ["--config", f"compaction.strategy={topic.strategy.value}"]
     if topic.strategy_header is not None:
         arguments += ["--config", f"compaction.strategy.header={topic.strategy_header}"]
-    done = CliRunner().invoke(app, [str(each) for each in arguments])
-    assert 0 == done.exit_code, done.output
+    called.run(*arguments, code=0)
     return keeplast.exported_state(to, TOPIC, topic)
 
 

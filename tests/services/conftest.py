@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from msgspec import Struct
 
+from keeplast.tier.metadata.database import HostTime
 from tests.support.azurite_server import own_azurite
 from tests.support.google_store import own_google_store
 from tests.support.postgresql_server import own_postgresql
@@ -50,6 +51,12 @@ def new_database(postgresql: str) -> Callable[[], str]:
 def database(new_database: Callable[[], str]) -> str:
     """The URL of a new, empty database."""
     return new_database()
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is moved by hand, unless a store is given another one."""
+    monkeypatch.setattr("keeplast.tier.metadata.fencing.time_of", lambda _, clock: HostTime(clock))
 
 
 class S3(Struct, frozen=True):

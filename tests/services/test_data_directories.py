@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from msgspec import Struct
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 import keeplast
-from keeplast.cli.main import app
 from keeplast.format.filename import INCOMPLETE
 from keeplast.log.files import FileSystem
 from keeplast.log.paths import place_path
 from keeplast.pipeline.runner import start_session
 from keeplast.tier.objects.object_files import mount
 from tests.services.conftest import S3
+from tests.support import called
 from tests.support.mixed_log import write_mixed_log
 
 pytestmark = pytest.mark.services
@@ -70,9 +69,7 @@ def bucket(s3: S3) -> Bucket:
 
 
 def run(*arguments: object, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, [str(each) for each in arguments])
-    assert code == done.exit_code, done.output
-    return done
+    return called.run(*arguments, code=code)
 
 
 def on_disk(source: Path, target: Path) -> dict[str, bytes]:

@@ -13,19 +13,12 @@ from msgspec.structs import replace
 from keeplast.attach.rules.swap import Swap
 from keeplast.errors import ConflictError
 from keeplast.model.hold import KeptPoint
-from keeplast.tier.metadata.database import HostTime
 from keeplast.tier.metadata.hold_rows import AttachedPoint
 from tests.support.attached_world import AttachedWorld
 from tests.support.hold_contract import HoldContract
 from tests.support.waiting import SECONDS_MAX, run_at_once
 
-pytestmark = pytest.mark.services
-
-
-@pytest.fixture(autouse=True)
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is moved by hand."""
-    monkeypatch.setattr("keeplast.tier.metadata.fencing.time_of", lambda _, clock: HostTime(clock))
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("by_hand")]
 
 
 class TestPostgreSQL(HoldContract):

@@ -11,16 +11,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from typer.testing import CliRunner
 
-from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError, ConflictError, FencedError, UnavailableError
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata.database import (
     MIGRATION_LOCK,
     SKEW_MS_MAX,
-    HostTime,
     ServerTime,
     open_database,
 )
@@ -28,6 +25,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.stored_logs import OBJECTS
 from keeplast.tier.objects.stores import lasting_url
 from keeplast.tier.state.partition_state import PartitionState
+from tests.support import called
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import (
     GRACE_MS,
@@ -40,13 +38,7 @@ from tests.support.metadata_contract import (
 )
 from tests.support.waiting import SECONDS_MAX, run_at_once
 
-pytestmark = pytest.mark.services
-
-
-@pytest.fixture(autouse=True)
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is moved by hand, unless a store is given another one."""
-    monkeypatch.setattr("keeplast.tier.metadata.fencing.time_of", lambda _, clock: HostTime(clock))
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("by_hand")]
 
 
 class TestPostgreSQL(MetadataContract):
@@ -193,8 +185,7 @@ def test_a_user_who_may_only_read_looks_at_a_store_and_changes_nothing(
                 netloc=f"{looker}@{urlsplit(database).netloc.rpartition('@')[2]}"
             )
         )
-        found = CliRunner().invoke(app, ["status", url, "--json"])
-        assert 0 == found.exit_code, found.stderr
+        found = called.run("status", url, "--json", code=0)
         (row,) = json.loads(found.stdout)["partitions"]
         assert PARTITION == TopicPartition(row["topic"], row["partition"])
     looking = MetadataStore(open_database(database, only_looks=True), ManualClock(NOW_MS))

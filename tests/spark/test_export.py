@@ -11,9 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from keeplast.cli.main import app
 from keeplast.errors import UnavailableError
 from keeplast.pipeline import export_tasks
 from keeplast.pipeline.driven_round import TaskNews
@@ -79,8 +77,7 @@ def test_both_runners_write_the_same_files(
     local, on_spark = tmp_path / "local", tmp_path / "spark"
     for runner, target in (("local", local), ("spark", on_spark)):
         arguments = ["export", str(data), "--to", str(target), "--runner", runner, "--cores", "2"]
-        done = CliRunner().invoke(app, arguments)
-        assert 0 == done.exit_code, done.output
+        called.run(*arguments, code=0)
     contents = [
         {str(path.relative_to(each)): path.read_bytes() for path in each.rglob("*.*")}
         for each in (local, on_spark)

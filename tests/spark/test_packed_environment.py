@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
-from keeplast.cli.main import app
 from keeplast.kernel_cache import SHIPPED
 from keeplast.pipeline.pack import SITE
+from tests.support import called
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean, clean_request
 from tests.support.replay import tree
@@ -41,8 +40,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     arguments = ["pack", "--to", str(archive), "--extra", "none", "--json"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("keeplast.pipeline.pack.GZIP_LEVEL", 0)
-        done = CliRunner().invoke(app, arguments)
-    assert 0 == done.exit_code, done.output
+        done = called.run(*arguments, code=0)
     return Packed(archive, json.loads(done.stdout))
 
 
@@ -145,7 +143,6 @@ def test_a_bad_argument_of_pack_is_named(
     arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["pack", *arguments])
-    assert 2 == done.exit_code
+    done = called.run("pack", *arguments, code=2)
     assert expected in done.stderr
     assert [] == list(tmp_path.iterdir())

@@ -150,8 +150,7 @@ def test_the_command_cleans_a_store_on_spark(tmp_path: Path) -> None:
         "clean", url, "--runner", "spark", "--cores", "2", "--shape", "bucket",
         "--despite", "dirty-ratio", "--take-over", "--json",
     ]  # fmt: skip
-    done = CliRunner().invoke(app, command)
-    assert 0 == done.exit_code, done.output
+    done = called.run(*command, code=0)
     (round_,) = json.loads(done.stdout)["partitions"]
     assert "bucket" == round_["shape"]
     out = tmp_path / "out"

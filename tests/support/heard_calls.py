@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from keeplast.run.receipt import Receipt
+
 
 def hear(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, heard: Callable[..., object]
@@ -23,3 +25,13 @@ def hear(
         return whole(*arguments, **named)
 
     monkeypatch.setattr(owner, name, hearing)
+
+
+def appending(lines: list[bytes]) -> Receipt:
+    """Return a receipt that is kept in ``lines`` alone."""
+
+    def append(line: bytes) -> bytes:
+        lines.append(line)
+        return line
+
+    return append

@@ -3,7 +3,8 @@
 A step is a line of a ``console`` block that begins with ``$``, or any line of an ``sh`` block;
 what follows a ``$`` line is what the page says is printed. Steps are run by ``bash`` as they stand,
 so a page cannot show what would not work. Only ``keeplast`` is stood in for: it is the code of this
-tree, on threads, because a page's reader may wait for Spark and a test should not.
+tree, on threads, because a page's reader may wait for Spark and a test should not, and its process
+is forked from one that has loaded it (``tests/support/forked_keeplast.py``).
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.forked_keeplast import ASK, begin
+from tests.support.forked_keeplast import ROOT as ROOT
+
 BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COLUMNS = "100"
 SECONDS_MAX = 600.0
 KEEPLAST = """\
 #!/usr/bin/env bash
 case "$1" in plan|clean) set -- "$@" --runner local;; esac
-exec "{python}" -m keeplast "$@"
+exec "{python}" -IS -c '{ask}' "{socket}" '{script}' keeplast "$@"
 """
 
 
@@ -66,6 +69,11 @@ def read_section(page: Path, mark: str) -> str:
     return found[1]
 
 
+def keeplast_program(script: str = "from keeplast.cli.main import main; main()") -> str:
+    """Return what pages start as ``keeplast``, which runs ``script``."""
+    return KEEPLAST.format(python=sys.executable, ask=ASK, socket=begin(), script=script)
+
+
 class PageShell:
     """Runs steps in a directory, with programs of the test's own first on the PATH."""
 
@@ -75,7 +83,7 @@ class PageShell:
         self.variables: dict[str, str] = {}
         self._bin = root / "bin-of-the-test"
         self._bin.mkdir(parents=True)
-        scripts = {"keeplast": KEEPLAST.format(python=sys.executable), **(programs or {})}
+        scripts = {"keeplast": keeplast_program(), **(programs or {})}
         for name, script in scripts.items():
             path = self._bin / name
             path.write_text(script)

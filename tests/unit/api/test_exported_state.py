@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
 import keeplast
-from keeplast.cli.main import app
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import Strategy, TopicConfig
+from tests.support import called
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import SMALL_SEGMENTS
 
@@ -39,8 +38,7 @@ def data(tmp_path: Path) -> Path:
 
 def export(data: Path, target: Path, *more: str) -> Path:
     arguments = ["export", str(data), "--to", str(target), "--runner", "local", *more]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
+    called.run(*arguments, code=0)
     return target
 
 
@@ -200,8 +198,7 @@ def test_what_an_export_says_of_itself(data: Path, tmp_path: Path) -> None:
 def test_a_topic_with_the_name_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
     LogBuilder(tmp_path / "data" / f"{name}-0", SMALL_SEGMENTS).close()
     arguments = ["export", str(tmp_path / "data"), "--to", str(tmp_path / "x"), "--runner", "local"]
-    done = CliRunner().invoke(app, arguments)
-    assert 4 == done.exit_code
+    done = called.run(*arguments, code=4)
     assert "is that of a file of the export" in done.stderr
 
 

@@ -24,6 +24,7 @@ from keeplast.survey.report import RoundReport
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION, START_MS, TERMS
+from tests.support.heard_calls import appending
 from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import LINEAGE, TOPIC
@@ -260,11 +261,6 @@ def test_a_store_and_each_cluster_have_holds_of_their_own(world: VerifiedWorld) 
 def test_receipts_have_the_hold(world: VerifiedWorld) -> None:
     hold(world, offset=35)
     lines: list[bytes] = []
-
-    def receipt(line: bytes) -> bytes | None:
-        lines.append(line)
-        return line
-
-    clean(world, receipt=receipt)
+    clean(world, receipt=appending(lines))
     expected = [{"name": "h", "offset": 35, "until_ms": START_MS + HOUR}]
     assert [expected] == [json.loads(each)["holds"] for each in lines]

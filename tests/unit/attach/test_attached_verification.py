@@ -26,11 +26,11 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.model.document import Verdict
 from keeplast.model.topic_config import Strategy
-from keeplast.run.receipt import Receipt
 from keeplast.survey.receipt_book import RoundReceipt, parse_entry
 from tests.support.attached_tier import AttachedTier
 from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld, moved
 from tests.support.flipped import flip
+from tests.support.heard_calls import appending
 from tests.support.verified_world import Consumers, VerifiedWorld, broken, edit, with_value, without
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
 
@@ -495,11 +495,3 @@ def test_a_round_whose_object_is_missing_is_named_and_one_of_other_bytes_is_not(
         world.file_of(each).unlink()
     report = world.verify(MERGING, [others, found])
     assert (Verdict.BROKEN, (found.name,)) == (report.verdict, report.rounds)
-
-
-def appending(lines: list[bytes]) -> Receipt:
-    def append(line: bytes) -> bytes:
-        lines.append(line)
-        return line
-
-    return append

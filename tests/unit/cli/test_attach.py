@@ -23,6 +23,7 @@ from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.place_check import CheckState, PartCheck
 from keeplast.service.status import PartitionStatus, State
+from tests.support import called
 from tests.support.ports import free_port
 
 NONE = SegmentSum(0, 0)
@@ -113,8 +114,7 @@ def test_a_file_of_properties_that_is_not_there_is_a_mistake_of_the_call(
     call: tuple[str, ...], tmp_path: Path
 ) -> None:
     missing = tmp_path / "client.properties"
-    result = CliRunner().invoke(app, [*call, "--command-config", str(missing)])
-    assert 2 == result.exit_code
+    result = called.run(*call, "--command-config", str(missing), code=2)
     assert f"command-config={missing}" in result.output
 
 

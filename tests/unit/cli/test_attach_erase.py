@@ -17,6 +17,7 @@ from keeplast.cluster.layouts.local_storage import SEGMENTS
 from keeplast.format.identifier import encode_id
 from keeplast.format.message_set import read_batches
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
+from tests.support import called
 from tests.support.attached_world import CLUSTER_ID, PARTITION, TOPIC_ID, moved
 from tests.support.flipped import flip
 from tests.support.key_pair import OperatorFiles, write_operator_files
@@ -66,8 +67,7 @@ def certify(world: VerifiedWorld, operator: OperatorFiles, out: Path, *more: obj
 
 
 def keeplast(*arguments: object) -> Any:
-    found = CliRunner().invoke(app, [*map(str, arguments), "--json"])
-    assert 0 == found.exit_code, found.output
+    found = called.run(*map(str, arguments), "--json", code=0)
     return json.loads(found.stdout)
 
 

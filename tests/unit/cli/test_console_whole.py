@@ -23,6 +23,7 @@ from keeplast.api.attached_logs import AttachedLogs
 from keeplast.cli.main import app
 from keeplast.service.console.server import ConsoleServer
 from keeplast.service.history import ALL, read_history
+from tests.support import called
 from tests.support.attached_loop import LoopWorld
 from tests.support.waiting import SECONDS_MAX, wait_until
 
@@ -125,8 +126,7 @@ def data(tmp_path: Path) -> Path:
 def store(tmp_path: Path, data: Path) -> str:
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     words = ("copy", str(data), url, "--new", "--objects", f"file://{tmp_path / 'objects'}")
-    done = CliRunner().invoke(app, [*words, "--topic", "orders"])
-    assert 0 == done.exit_code, done.stderr
+    called.run(*words, "--topic", "orders", code=0)
     return url
 
 

@@ -72,31 +72,28 @@ def with_keys(operator: OperatorFiles, *keys: bytes) -> OperatorFiles:
 def erase(
     keeplast: Command, data: Path, operator: OperatorFiles, *more: object, code: int = 0
 ) -> Run:
-    run = keeplast(
+    return keeplast(
         "erase", "keys", data, "--keys", operator.keys, "--hash-key", operator.hash_key,
         "--topic", "t",
         *more, code=code,
     )  # fmt: skip
-    return run
 
 
 def certify(
     keeplast: Command, data: Path, operator: OperatorFiles, out: Path, *more: object, code: int = 0
 ) -> Run:
-    run = keeplast(
+    return keeplast(
         "erase", "certify", data, "--hash-key", operator.hash_key,
         "--sign-key", operator.sign_key, "--out", out, *more, code=code,
     )  # fmt: skip
-    return run
 
 
 def prove(
     keeplast: Command, out: Path, operator: OperatorFiles, *more: object, code: int = 0
 ) -> Run:
-    run = keeplast(
+    return keeplast(
         "erase", "check", out, "--public-key", operator.public_key, *more, "--json", code=code
     )
-    return run
 
 
 def named(text: str) -> list[bytes]:
@@ -1164,11 +1161,10 @@ def certify_store(
 def sign_store(
     keeplast: Command, url: str, operator: OperatorFiles, out: Path, *more: object, code: int = 0
 ) -> Run:
-    run = keeplast(
+    return keeplast(
         "erase", "certify", url, "--hash-key", operator.hash_key, "--sign-key",
         operator.sign_key, "--out", out, *more, "--json", code=code,
     )  # fmt: skip
-    return run
 
 
 def second_store(keeplast: Command, data: Path, tmp_path: Path) -> str:

@@ -16,6 +16,7 @@ from keeplast.cli.main import app
 from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.format.identifier import encode_id
 from keeplast.model.partition import TopicPartition
+from tests.support import called
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world, end_of
 from tests.support.group_cluster import GroupCluster
@@ -99,8 +100,7 @@ def test_every_kind_of_place_says_the_same_in_its_document(
     # The directory that the world's log was written to has another name.
     topic = TOPIC if kind == "cluster" else "t"
     call = ["export", place, *more, "--to", str(tmp_path / "out"), "--topic", topic, "--json"]
-    found = CliRunner().invoke(app, [*call, "--tombstones"])
-    assert 0 == found.exit_code, found.output
+    found = called.run(*call, "--tombstones", code=0)
     document = json.loads(found.stdout)
     assert ["version", "place", "kind", "as", "target", "partitions"] == list(document)[:6]
     assert (place, kind, "parquet") == tuple(document[key] for key in ("place", "kind", "as"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.page_steps import KEEPLAST, ROOT, PageShell, Step, read_steps
+from tests.support.page_steps import ROOT, PageShell, Step, keeplast_program, read_steps
 
 PAGES_WITH_FILES = (
     "README.md",
@@ -56,8 +55,7 @@ main()
 def clone(tmp_path: Path) -> PageShell:
     """A clone in which nothing was built."""
     (tmp_path / "src").symlink_to(ROOT / "src")
-    script = KEEPLAST.format(python=sys.executable).replace("-m keeplast", f"-c '{THEN}'")
-    return PageShell(tmp_path, programs={"keeplast": script})
+    return PageShell(tmp_path, programs={"keeplast": keeplast_program(THEN)})
 
 
 def steps_in_a_clone(page: str) -> list[Step]:

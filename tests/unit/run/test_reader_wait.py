@@ -31,6 +31,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.survey.group_offsets import FRESH_MS
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support import called
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.group_cluster import GroupCluster
 from tests.support.manual_clock import ManualClock
@@ -378,7 +379,6 @@ def test_every_command_that_looks_at_a_log_asks_the_brokers_that_are_named(
         given += ["--config", setting]
     given += ["--command-config", str(properties)]
     more = {"explain": ["a"], "run": ["--once"]}
-    result = CliRunner().invoke(app, [*given, *more.get(command, [])])
-    assert 0 == result.exit_code, result.output
+    called.run(*given, *more.get(command, []), code=0)
     assert [("host:9092", {"client.id": "me"})] == addresses
     assert [PARTITION.topic, "g"] == cluster.asked[:2]

@@ -95,8 +95,7 @@ def cleaned(
     **wishes: object,
 ) -> CleanReport:
     request = replace(clean_request(root / str(PARTITION), topic=topic), **wishes)
-    report = coordinator(files=files, clock=clock or ManualClock(NOW_MS)).clean(request)
-    return report
+    return coordinator(files=files, clock=clock or ManualClock(NOW_MS)).clean(request)
 
 
 def undo(root: Path, *, files: FileSystem = FILES, writes: bool = True) -> UndoRound | None:

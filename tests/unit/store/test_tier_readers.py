@@ -175,8 +175,7 @@ def test_the_command_names_the_awaited_groups_and_that_no_broker_was_asked(store
 
 def test_a_file_for_an_unused_connection_is_refused(store: Store) -> None:
     given = ["status", store.url, "--command-config", "client.properties"]
-    result = CliRunner().invoke(app, given)
-    assert 2 == result.exit_code
+    result = called.run(*given, code=2)
     assert "add --bootstrap-server" in " ".join(result.output.split())
 
 

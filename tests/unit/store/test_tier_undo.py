@@ -29,6 +29,7 @@ from keeplast.tier.state.kept_rounds import KeptSwap, joined_swap
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import Route
 from tests.support.broker_directory import BrokerDirectory, crashing_at
+from tests.support.heard_calls import appending
 from tests.support.observed_files import Crash
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS, PARTITION
 
@@ -118,12 +119,7 @@ def test_a_round_is_listed_and_undone_as_it_was(world: World) -> None:
     assert listed == world.undo(writes=False)
     assert after == world.seen()
     lines: list[bytes] = []
-
-    def receipt(line: bytes) -> bytes:
-        lines.append(line)
-        return line
-
-    assert listed == world.undo(receipt=receipt)
+    assert listed == world.undo(receipt=appending(lines))
     assert (before, values) == (world.seen(), world.values())
     noted = json.loads(lines[0])["undo"]
     assert (listed.round, 0, 4) == (noted["attempt"], noted["checkpoint"], len(noted["restored"]))

@@ -12,13 +12,11 @@ from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
 from keeplast.cleaner.cleanable_range import CleanableRange
 from keeplast.cleaner.dirty_section import LogFigures
-from keeplast.cli.main import app
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.config.layers import PartitionChoice
@@ -30,6 +28,7 @@ from keeplast.service.place_loop import ViewTerms
 from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.service.status import State
 from keeplast.tier.state.attached import AttachedName
+from tests.support import called
 from tests.support.attached_world import (
     CLUSTER_ID,
     PARTITION,
@@ -95,8 +94,7 @@ def text_of(site: Site, path: str) -> str:
 
 def printed(world: AttachedWorld, *more: str) -> Any:
     arguments = ["status", "kafka://broker:9092", "--topic", "orders"]
-    done = CliRunner().invoke(app, [*arguments, *more, "--json"])
-    assert 0 == done.exit_code, done.stderr
+    done = called.run(*arguments, *more, "--json", code=0)
     return json.loads(done.stdout)
 
 

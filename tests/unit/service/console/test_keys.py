@@ -25,6 +25,7 @@ from keeplast.service.console.searches import KeySearches, SearchLimits
 from keeplast.service.console.searching import ROWS_MAX
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.place_loop import ViewTerms
+from tests.support import called
 from tests.support.console_site import (
     ACTOR,
     NOW_MS,
@@ -389,8 +390,7 @@ def test_a_store_is_searched_as_tier_explain_does(source: FixedSource, tmp_path:
     for arguments in (
         ("copy", str(SAMPLE), url, "--new", "--objects", objects, "--topic", "orders"),
     ):
-        done = CliRunner().invoke(app, arguments)
-        assert 0 == done.exit_code, done.stderr
+        called.run(*arguments, code=0)
     find = StoredLogs(url).view(ALL_PARTITIONS, ViewTerms()).find
     assert find is not None
     searches = KeySearches(find, ManualClock(NOW_MS), SearchLimits())

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
 from keeplast.api.stored_logs import StoredLogs
-from keeplast.cli.main import app
 from keeplast.config.layers import ALL_PARTITIONS
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.model.partition import TopicPartition
@@ -38,8 +36,7 @@ LAG_MS = 3_600_000
 
 
 def printed(*words: object) -> Any:
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert 0 == done.exit_code, done.stderr
+    done = called.run(*map(str, words), "--json", code=0)
     return json.loads(done.stdout)
 
 

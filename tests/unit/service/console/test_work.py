@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
 from keeplast.api.stored_logs import StoredLogs
 from keeplast.cleaner.log_order import Choice
-from keeplast.cli.main import app
 from keeplast.config.layers import ALL_PARTITIONS
 from keeplast.config.selection import select_partitions
 from keeplast.log.files import LocalFiles
@@ -30,6 +28,7 @@ from keeplast.service.snapshot import AttachedTotals, Snapshot, look_at_director
 from keeplast.service.status import LastRound, State
 from keeplast.service.status_words import seconds_text
 from keeplast.survey.report import RoundReport
+from tests.support import called
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 from tests.support.daemon_world import Narrated
 from tests.support.manual_clock import ManualClock
@@ -156,8 +155,7 @@ def test_a_store_shows_the_rounds_of_every_host(tmp_path: Path) -> None:
         ("hold", "add", url, "audit", "--topic", "orders", "--at", "now",
          "--max-age", "7d"),
     ):  # fmt: skip
-        done = CliRunner().invoke(app, arguments)
-        assert 0 == done.exit_code, done.stderr
+        called.run(*arguments, code=0)
     with StoredLogs(url).view(ALL_PARTITIONS, ViewTerms()).watcher as looking:
         view = looking.view()
     (day,) = view.round_days

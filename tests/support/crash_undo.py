@@ -155,11 +155,9 @@ class UndoCrashes:
         assert self.checkpoint(self.before) == self.checkpoint(image), where
         strange = [
             name
-            for name in image[self.path]
-            if name not in self.before[self.path]
+            for name in image[self.path].keys() - self.before[self.path].keys()
             # What no list names goes with the next sweep; an empty index says nothing.
-            and not name.startswith(UNDO_BEGINNING)
-            and not name.endswith(TXN_INDEX)
+            if not name.startswith(UNDO_BEGINNING) and not name.endswith(TXN_INDEX)
         ]
         assert [] == strange, where
 

@@ -350,9 +350,8 @@ def load_image(root: Path) -> Image:
 def digest(image: Image) -> bytes:
     """Return what distinguishes images; modification times do not count."""
     found = hashlib.blake2b(digest_size=16)
-    for path in sorted(image):
-        for name in sorted(image[path]):
-            data, _ = image[path][name]
+    for path, files in sorted(image.items()):
+        for name, (data, _) in sorted(files.items()):
             found.update(f"{path}\0{name}\0{len(data)}\0".encode())
             found.update(data)
     return found.digest()

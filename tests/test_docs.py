@@ -305,13 +305,14 @@ def test_names_of_the_package_exist(page: Path) -> None:
 
 
 def own_classes() -> dict[str, set[str]]:
-    """Return the names that the bodies of classes of ours define, by the classes' names."""
+    """Return the names that the bodies of our modules' classes define, by the classes' names."""
     found: dict[str, set[str]] = {}
     for path in (ROOT / "src" / "keeplast").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef):
-                names = found.setdefault(node.name, set())
-                names |= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+                found.setdefault(node.name, set()).update(
+                    each.name for each in node.body if isinstance(each, ast.FunctionDef)
+                )
     return found
 
 

@@ -106,39 +106,31 @@ def test_a_directory_that_is_still_empty_is_waited_for(spark: SparkSession, tmp_
     assert names("t-0", 0, 3) == stream.run()
 
 
-def test_a_topic_that_was_made_again_between_two_runs_ends_the_stream(
+def identify(log: LogBuilder, topic_id: bytes) -> None:
+    metadata = partition_metadata.encode(PartitionMetadata(topic_id))
+    (log.directory / "partition.metadata").write_bytes(metadata)
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on_and_ends_with_a_topic_that_is_made_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
-
-    def make(count: int, topic_id: bytes) -> None:
-        shutil.rmtree(data, ignore_errors=True)
-        log = LogBuilder(data / "t-0", TopicConfig())
-        append(log, count)
-        log.close()
-        metadata = partition_metadata.encode(PartitionMetadata(topic_id))
-        (log.directory / "partition.metadata").write_bytes(metadata)
-
-    stream = Following(spark, data, tmp_path)
-    make(3, b"o" * 16)
-    assert names("t-0", 0, 3) == stream.run()
-    make(5, b"n" * 16)
-    with pytest.raises(StreamingQueryException, match="deleted and made again"):
-        stream.run()
-    assert names("t-0", 0, 3) == stream.seen()
-
-
-def test_a_checkpoint_of_an_earlier_version_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     data = tmp_path / "data"
     log = LogBuilder(data / "t-0", TopicConfig())
     append(log, 3)
     stream = Following(spark, data, tmp_path)
     assert names("t-0", 0, 3) == stream.run()
     assert [{"t": {"0": 3}}] == stream.offsets()
-    metadata = partition_metadata.encode(PartitionMetadata(b"o" * 16))
-    (log.directory / "partition.metadata").write_bytes(metadata)
+    identify(log, b"o" * 16)
     append(log, 2)
     assert names("t-0", 3, 5) == stream.run()
     assert "@" in stream.offsets()[-1]
     assert [] == stream.run()
     log.close()
+    shutil.rmtree(data)
+    log = LogBuilder(data / "t-0", TopicConfig())
+    append(log, 7)
+    log.close()
+    identify(log, b"n" * 16)
+    with pytest.raises(StreamingQueryException, match="deleted and made again"):
+        stream.run()
+    assert names("t-0", 0, 5) == stream.seen()

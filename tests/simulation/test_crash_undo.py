@@ -13,6 +13,7 @@ from keeplast.errors import CompactionError
 from tests.support.crash_logs import CRASH_LOGS
 from tests.support.crash_undo import UndoCrashes
 from tests.support.crashing_files import CrashingFiles
+from tests.support.turns import Turn
 
 NAMES = ("merged in waves", "vanishing tails in waves", "emptied and merged", "split")
 
@@ -25,8 +26,10 @@ def in_waves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", NAMES)
-def test_no_crash_of_round_or_undo_costs_what_was_before_it(tmp_path: Path, name: str) -> None:
-    crashes = UndoCrashes(CRASH_LOGS[name], tmp_path, limit=2)
+def test_no_crash_of_round_or_undo_costs_what_was_before_it(
+    tmp_path: Path, name: str, turn: Turn
+) -> None:
+    crashes = UndoCrashes(CRASH_LOGS[name], tmp_path, limit=2, turn=turn)
     crashes.crash(crashes.before, crashes.clean, crashes.check_comes_back)
     crashes.crash(crashes.cleaned, crashes.undo, crashes.check_goes_on)
     crashes.crash(crashes.cleaned, crashes.sweep, crashes.check_swept)

@@ -39,19 +39,24 @@ from tests.support.crash_logs import CrashLog
 from tests.support.crashing_files import CrashingFiles, Image, Mode, digest
 from tests.support.observed_files import Crash
 from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION, clean_request, last_round
+from tests.support.turns import Turn
 
 ROUNDS_MAX = 4
+SHARES = 3
 UNDO_BEGINNING = "keeplast-undo."
 
 
 class UndoCrashes:
     """One log whose round keeps what it replaces; counts what was looked at."""
 
-    def __init__(self, log: CrashLog, root: Path, *, limit: int) -> None:
-        """Clean ``log`` undisturbed; ``root`` is a real, empty directory, for the lock alone."""
+    def __init__(self, log: CrashLog, root: Path, *, limit: int, turn: Turn | None = None) -> None:
+        """Clean ``log`` undisturbed; ``root`` is a real, empty directory, for the lock alone.
+
+        Of the operations those are crashed in whose ``turn`` it is, without one all.
+        """
         self.points = self.states = 0
         self.kept: list[Image] = []
-        self._limit = limit
+        self._limit, self._turn = limit, turn or Turn(None)
         self._log = replace(log, topic=replace(log.topic, undo_retention_ms=DAY_MS))
         self._root, self.path = root, root / str(PARTITION)
         self._entry = PartitionEntry(PARTITION, self.path, None)
@@ -94,7 +99,8 @@ class UndoCrashes:
         whole = CrashingFiles(start, free_bytes=self._log.free_bytes)
         act(whole)
         seen: set[bytes] = set()
-        for point in range(len(whole.operations) + 1):
+        points = range(len(whole.operations) + 1)
+        for point in (each for each in points if self._turn.takes(each, SHARES)):
             self.points += 1
             crashed = CrashingFiles(start, free_bytes=self._log.free_bytes)
             crashed.crash_at = point

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import datetime
 import gc
-import importlib.metadata
 import os
 import re
 from collections import Counter
@@ -106,13 +105,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
-    """What a test looks at is in the page cache; what a disk may lose, a model of one says.
-
-    Nor is what a process may read once read by thousands of its calls.
-    """
+    """What a test looks at is in the page cache; what a disk may lose, a model of one says."""
     with pytest.MonkeyPatch.context() as patch, quick_databases():
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(importlib.metadata, "version", cache(importlib.metadata.version))
         # A process has one command line, and here it has many calls.
         patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
         yield

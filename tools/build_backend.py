@@ -37,7 +37,7 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-COMMANDS_NEED = frozenset({"crc32c", "platformdirs", "rich", "typer"})
+COMMANDS_NEED = frozenset({"crc32c", "msgspec", "platformdirs", "rich", "typer"})
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build" / "man"
 """Where ``tool.setuptools.data-files`` finds them."""

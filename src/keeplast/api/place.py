@@ -10,10 +10,11 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from keeplast.api.refusals import refused
 from keeplast.clock import SystemClock
@@ -65,7 +66,8 @@ def named(topics: Collection[str]) -> tuple[str, ...]:
     return tuple(topics)
 
 
-class SearchTerms(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTerms:
     """The time of a search, its runner, and what hears how far it is.
 
     ``now_ms`` None is now, ``runner`` None this process. ``receipt`` is a file of receipts, None
@@ -101,7 +103,8 @@ class PlaceEvents(Struct, frozen=True, kw_only=True):
 UNHEARD = PlaceEvents()
 
 
-class UndoTerms(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoTerms:
     """Which rounds are undone, by name, all of them the newest without; and where that is noted.
 
     ``writes`` False compares every byte and changes nothing. ``receipt`` takes a line of each;
@@ -117,7 +120,8 @@ class UndoTerms(Struct, frozen=True, kw_only=True):
     events: Events = field(default_factory=NoEvents)
 
 
-class PlanReport(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PlanReport:
     """What rounds would do; ``costs`` and ``tombstones`` are said of live topics alone.
 
     ``assumed`` says what brokers do not answer.
@@ -129,7 +133,8 @@ class PlanReport(Struct, frozen=True):
     assumed: str | None = None
 
 
-class KeptRounds(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class KeptRounds:
     """The rounds of a place that can be undone, the newest of each partition first.
 
     ``damaged`` are files of kept rounds that cannot be read; ``warnings`` say what is listed badly.
@@ -140,7 +145,8 @@ class KeptRounds(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-class UndoneRounds(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class UndoneRounds:
     """What an undo did; ``before_ms`` is when a round that is missing was undone, by its name."""
 
     report: UndoReport
@@ -158,7 +164,8 @@ class UndoneRounds(Struct, frozen=True):
         return cls(report, before)
 
 
-class Shelves(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Shelves:
     """Where requests of a place are kept, and its own list, which undo heeds; often the same."""
 
     shelf: RequestShelf

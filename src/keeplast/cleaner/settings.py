@@ -78,7 +78,7 @@ def check_internal(topic: str, config: TopicConfig) -> None:
             f"topic={topic} cleanup.policy={','.join(sorted(config.cleanup_policy))}",
             code="K129",
         )
-    if config.is_compacted and pinned(topic, config).strategy is not config.strategy:
+    if config.is_compacted and pinned(topic, config) != config:
         raise RefusedError(
             "brokers read this topic by offset, and would find an older record than the one they "
             "acted on; leave its strategy at offset. "

@@ -155,7 +155,7 @@ def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
     if codec == Codec.LZ4:
         return _compress_lz4(data, magic)
     if codec == Codec.ZSTD:
-        return _compress_zstd(data)
+        return ZstdWriter().compress(data)
     return bytes(data)
 
 
@@ -292,10 +292,6 @@ def _fill_from_lz4(
 def _trim(room: memoryview, filled: int) -> Buffer:
     """Return what is filled; a small result must not hold on to the room of a whole block."""
     return room[:filled] if filled * 2 > len(room) else bytes(room[:filled])
-
-
-def _compress_zstd(data: Buffer) -> bytes:
-    return ZstdWriter().compress(data)
 
 
 def _fill_from_zstd(data: memoryview, target: bytearray | memoryview) -> int:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from keeplast.model.partition import INT64_MAX
 
@@ -90,6 +91,14 @@ class TopicConfig(Struct, frozen=True):
     tombstones_wait_for_groups: tuple[str, ...] = ()
     tombstones_wait_max_ms: int = 604_800_000
     strategy_said: tuple[Strategy, str] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether rounds go by the same settings."""
+        return isinstance(other, TopicConfig) and astuple(self)[:-1] == astuple(other)[:-1]
+
+    def __hash__(self) -> int:
+        """Return the same for settings that are equal."""
+        return hash(astuple(self)[:-1])
 
     @property
     def is_compacted(self) -> bool:

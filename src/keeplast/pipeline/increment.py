@@ -148,7 +148,10 @@ def _read_base(version: Path, files: FileSystem) -> Version:
             return Version(version, {}, files)
         if found["format"] != _FORMAT:
             raise ValueError(f"format {found['format']}")
-        known = {_partition(each): _base(each) for each in found["partitions"]}
+        known = {
+            TopicPartition(str(each["topic"]), int(each["partition"])): _base(each)
+            for each in found["partitions"]
+        }
         return Version(version, known, files)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(
@@ -421,10 +424,6 @@ def decode_pointer(data: bytes, path: Path) -> tuple[str, ...]:
             code="K147",
         ).located(str(path)) from error
     return names
-
-
-def _partition(document: Mapping[str, Any]) -> TopicPartition:
-    return TopicPartition(str(document["topic"]), int(document["partition"]))
 
 
 def _base(document: Mapping[str, Any]) -> BasePartition:

@@ -17,10 +17,11 @@ Source: architecture, rule 7.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -42,6 +43,8 @@ from keeplast.survey.wording import lift_words
 RECEIPT_VERSION = 2
 ROUNDS_MAX = 1000
 """Rounds that a verdict names; a line has an end."""
+_version = cache(version)
+"""Of a package, read once: to find it takes as long as to write the receipt."""
 Receipt = Callable[[bytes], bytes | None]
 """Takes a line and returns it as it was written, None where it is not chained; what it raises says
 that the line is not durable."""
@@ -92,7 +95,7 @@ def action_line(partition: TopicPartition | None, *, name: str, by: str, now_ms:
         "topic": None if partition is None else partition.topic,
         "partition": None if partition is None else partition.partition,
         "now_ms": now_ms,
-        "keeplast": importlib.metadata.version("keeplast"),
+        "keeplast": _version("keeplast"),
         "action": {"name": name, "by": by},
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
@@ -124,7 +127,7 @@ def verdict_line(
         "topic": partition.topic,
         "partition": partition.partition,
         "now_ms": now_ms,
-        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "versions": {"keeplast": _version("keeplast")},
         "verdict": {
             "verdict": verdict.value,
             "rounds": list(rounds[-ROUNDS_MAX:]),
@@ -179,8 +182,7 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
         ],
         "readers": None if plan.readers is None else encode(plan.readers),
         "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("keeplast", "cramjam", "zstandard", "numpy")
+            name: _version(name) for name in ("keeplast", "cramjam", "zstandard", "numpy")
         },
         "config": {
             "compaction.strategy": plan.topic.strategy,
@@ -232,7 +234,7 @@ def removal_line(partition: TopicPartition, now_ms: int, removal: Mapping[str, o
         "topic": partition.topic,
         "partition": partition.partition,
         "now_ms": now_ms,
-        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "versions": {"keeplast": _version("keeplast")},
         "removal": dict(removal),
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
@@ -251,7 +253,7 @@ def collection_line(
         "topic": partition.topic,
         "partition": partition.partition,
         "now_ms": now_ms,
-        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "versions": {"keeplast": _version("keeplast")},
         "collection": dict(collection),
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
@@ -279,7 +281,7 @@ def undo_line(
         "topic": partition.topic,
         "partition": partition.partition,
         "now_ms": now_ms,
-        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "versions": {"keeplast": _version("keeplast")},
         "undo": {
             "attempt": attempt,
             **({"more": list(more)} if more else {}),
@@ -316,7 +318,7 @@ def expiry_line(
         "now_ms": now_ms,
         "unsafe": is_unsafe,
         "lifts": [lift_words(each) for each in lifts],
-        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "versions": {"keeplast": _version("keeplast")},
         "config": {
             "cleanup.policy": ",".join(sorted(topic.cleanup_policy)),
             "retention.ms": topic.retention_ms,

@@ -33,7 +33,7 @@ def test_the_topics_whose_records_are_decoded_are_pinned() -> None:
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
 def test_a_brokers_own_topic_ranks_by_offset(topic: str) -> None:
-    assert COMPACT == replace(pinned(topic, BY_TIME), strategy_said=None)
+    assert COMPACT == pinned(topic, BY_TIME)
     with pytest.raises(RefusedError, match=topic):
         request(topic, BY_TIME)
 

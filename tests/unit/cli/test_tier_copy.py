@@ -286,6 +286,9 @@ def test_without_new_unknown_partitions_are_left_alone_and_listed(
     taken = keeplast("copy", tmp_path / "data", store, *NEW, "--topic", "u", "--json")
     assert (0, []) == (taken.code, taken.document["unknown"])
     assert [12] == [each["remote_end"] for each in taken.document["partitions"]]
+    # A default that is spelled out is no other setting.
+    same = (*NEW, "--config", "compaction.strategy=offset", "--topic", "u")
+    assert "had nothing new" in keeplast("copy", tmp_path / "data", store, *same).out
 
 
 def test_a_topic_that_is_named_and_not_known_is_no_copy_of_nothing(

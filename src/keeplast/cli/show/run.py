@@ -249,14 +249,12 @@ def run_table(report: RunReport) -> Table:
             str(each.rounds),
             _clean_to(each),
             "" if each.figures is None else f"{100 * each.figures.cleanable.ratio:.0f} %",
-            *cells([_state(each), each.reason]),
+            # A log that waits has the word of ``keeplast status``.
+            *cells(
+                [state_words(State.HELD_BACK if each.is_held_back else each.state), each.reason]
+            ),
         )
     return table
-
-
-def _state(facts: PartitionFacts) -> str:
-    """Return the state, of a log that waits in the word of ``keeplast status``."""
-    return state_words(State.HELD_BACK if facts.is_held_back else facts.state)
 
 
 def _clean_to(facts: PartitionFacts) -> str:

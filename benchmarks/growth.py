@@ -264,7 +264,7 @@ def main() -> None:
                 "version": VERSION,
                 "scale": arguments.scale,
                 "machine": conditions,
-                "points": [to_builtins(p) for p in points],
+                "points": to_builtins(points),
             }
             arguments.out.write_text(json.dumps(document, indent=1) + "\n")
             arguments.out.with_suffix(".md").write_text(table(points, conditions) + "\n")

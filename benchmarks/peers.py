@@ -314,7 +314,7 @@ def document(taken: list[Taken], scale: float) -> dict[str, Any]:
         "machine": machine(),
         "kafka": {"version": KAFKA_VERSION, "java_options": list(LIKE_A_BROKER),
                   "map_bytes": KAFKA_MAP_BYTES},
-        "taken": [to_builtins(one) for one in taken],
+        "taken": to_builtins(taken),
     }  # fmt: skip
 
 
@@ -339,7 +339,7 @@ def main() -> None:
         for one in run(chosen, names, arguments.pairs, Path(scratch), list(taken)):
             taken.append(one)
             print(one.line(), flush=True)
-            first["taken"] = [to_builtins(each) for each in taken]
+            first["taken"] = to_builtins(taken)
             _store(first, taken, arguments.out, arguments.figure)
     print()
     print(tables(taken, first))

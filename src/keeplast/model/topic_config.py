@@ -61,8 +61,8 @@ class TopicConfig(Struct, frozen=True):
     ``local_*`` are about the local part of a tiered log; -1 is no limit.
     ``tier_chunk_bytes`` -1 means ``segment_bytes``; ``tier_filter_fpp`` 0 means no filters.
     ``undo_retention_ms`` 0 means that a round keeps nothing of what it replaced.
-    ``strategy_said`` is a strategy and in words who chose it, which counts for that one alone; it
-    makes no difference to a round.
+    ``strategy_said`` is a strategy and in words who chose it, which counts for that one alone. It
+    makes no difference to a round, and stays the last field: equality leaves that one out.
     """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})

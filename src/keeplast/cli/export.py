@@ -264,16 +264,22 @@ def _log_parts(written: WrittenLogs) -> list[RenderableType]:
     from rich.text import Text
 
     from keeplast.cli.show.rounds import ends_line
-    from keeplast.cli.show.tables import new_table
+    from keeplast.cli.show.tables import filled, new_table
     from keeplast.model.text import format_bytes, format_count, format_counted
 
-    table = new_table("partition", ">segments", ">bytes", ">log", "written to")
-    for each in written.logs:
-        table.add_row(
-            Text(printable(str(each.partition))), format_count(each.segments),
-            format_bytes(each.size_bytes), f"{each.log_start}..{each.log_end}",
-            Text(printable(str(each.path))),
-        )  # fmt: skip
+    table = filled(
+        new_table("partition", ">segments", ">bytes", ">log", "written to"),
+        (
+            (
+                Text(printable(str(each.partition))),
+                format_count(each.segments),
+                format_bytes(each.size_bytes),
+                f"{each.log_start}..{each.log_end}",
+                Text(printable(str(each.path))),
+            )
+            for each in written.logs
+        ),
+    )
     amount = (
         f"{format_counted(sum(each.segments for each in written.logs), 'segment')}, "
         f"{format_bytes(sum(each.size_bytes for each in written.logs))}"
@@ -305,22 +311,23 @@ def _offsets_text(text: str) -> str:
 
 
 def _table(done: Export, *, has_end: bool, is_incremental: bool) -> RenderableType:
-    from keeplast.cli.show.tables import new_table
+    from keeplast.cli.show.tables import filled, new_table
     from keeplast.model.text import format_bytes
 
     ends = (">as of offset",) if has_end else ()
     starts = (">read from offset",) if is_incremental else ()
-    table = new_table(
-        "partition", ">keys", ">Parquet", ">tasks", *starts, *ends, ">go on at offset"
+    return filled(
+        new_table("partition", ">keys", ">Parquet", ">tasks", *starts, *ends, ">go on at offset"),
+        (
+            (
+                printable(str(each.partition)),
+                f"{each.records:,}",
+                format_bytes(each.size_bytes),
+                f"{each.tasks:,}",
+                *(["all" if each.carried_to is None else f"{each.carried_to:,}"] if starts else []),
+                *([f"{each.end_offset:,}"] if has_end else []),
+                f"{each.resume_offset:,}",
+            )
+            for each in done.partitions
+        ),
     )
-    for each in done.partitions:
-        table.add_row(
-            printable(str(each.partition)),
-            f"{each.records:,}",
-            format_bytes(each.size_bytes),
-            f"{each.tasks:,}",
-            *(["all" if each.carried_to is None else f"{each.carried_to:,}"] if starts else []),
-            *([f"{each.end_offset:,}"] if has_end else []),
-            f"{each.resume_offset:,}",
-        )
-    return table

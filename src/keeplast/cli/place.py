@@ -45,15 +45,19 @@ def list_places(
     """List the named places, and the file that names each."""
     from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result
-    from keeplast.cli.show.tables import new_table
+    from keeplast.cli.show.tables import filled, new_table
     from keeplast.config.place_properties import PROPERTIES
     from keeplast.config.places import place_files, place_tables, read_table
     from keeplast.model.text import printable, shown_url
 
     if properties:
-        table = new_table("property", "of", "written as", "")
-        for prop in PROPERTIES:
-            table.add_row(prop.name, ", ".join(sorted(prop.kinds)), prop.type, prop.about)
+        table = filled(
+            new_table("property", "of", "written as", ""),
+            (
+                (prop.name, ", ".join(sorted(prop.kinds)), prop.type, prop.about)
+                for prop in PROPERTIES
+            ),
+        )
         if not as_json:
             print_result(table)
         return DONE, {
@@ -67,9 +71,13 @@ def list_places(
     if not as_json and not found:
         print_result("no places; keeplast place add NAME PLACE names one")
     elif not as_json:
-        table = new_table("place", "kind", "at", "file")
-        for file, each in found:
-            table.add_row(each.name, each.kind, printable(shown_url(each.address)), str(file))
+        table = filled(
+            new_table("place", "kind", "at", "file"),
+            (
+                (each.name, each.kind, printable(shown_url(each.address)), str(file))
+                for file, each in found
+            ),
+        )
         print_result(table)
     return DONE, {
         "files": [str(each) for each in place_files()],

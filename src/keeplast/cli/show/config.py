@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.tables import new_table
+from keeplast.cli.show.tables import filled, new_table
 from keeplast.config.definition import Definition, Scope, value_range
 from keeplast.config.layers import variable_of
 from keeplast.config.places import PropertyRow
@@ -28,38 +28,48 @@ WIDTH = 88
 
 def definitions_table(definitions: Iterable[Definition]) -> Table:
     """Return a row per setting: its default, its range, and whether it acts."""
-    table = new_table("=setting", "default", "range", "acts")
-    for each in definitions:
-        table.add_row(
-            each.key,
-            shown_value(each, each.default),
-            value_range(each),
-            "yes" if each.has_effect else "no",
-        )
-    return table
+    return filled(
+        new_table("=setting", "default", "range", "acts"),
+        (
+            (
+                each.key,
+                shown_value(each, each.default),
+                value_range(each),
+                "yes" if each.has_effect else "no",
+            )
+            for each in definitions
+        ),
+    )
 
 
 def values_table(values: Sequence[tuple[Definition, Effective]], root: Path | None) -> Table:
     """Return a row per setting: the value that counts, and who said so."""
-    table = new_table("=setting", "value", "from")
-    for definition, found in values:
-        table.add_row(
-            definition.key,
-            Text(printable(shown_value(definition, found.value))),
-            Text(printable(origin_text(definition, found, root))),
-        )
-    return table
+    return filled(
+        new_table("=setting", "value", "from"),
+        (
+            (
+                definition.key,
+                Text(printable(shown_value(definition, found.value))),
+                Text(printable(origin_text(definition, found, root))),
+            )
+            for definition, found in values
+        ),
+    )
 
 
 def properties_table(rows: Iterable[PropertyRow]) -> Table:
     """Return a row per property of a place: its value, and the source that gave it."""
-    table = new_table("=property", "value", "from")
-    for each in rows:
-        table.add_row(
-            each.property, Text(printable(each.value or "")),
-            Text(printable(each.source or "not given")),
-        )  # fmt: skip
-    return table
+    return filled(
+        new_table("=property", "value", "from"),
+        (
+            (
+                each.property,
+                Text(printable(each.value or "")),
+                Text(printable(each.source or "not given")),
+            )
+            for each in rows
+        ),
+    )
 
 
 def definition_lines(definition: Definition) -> list[str]:

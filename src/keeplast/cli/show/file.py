@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from rich.table import Table
 
-from keeplast.cli.show.tables import cells, new_table
+from keeplast.cli.show.tables import cells, filled, new_table
 from keeplast.clock import time_text
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import (
@@ -43,7 +43,7 @@ from keeplast.format.filename import (
     parse_segment_file,
 )
 from keeplast.format.identifier import encode_id
-from keeplast.log.files import FileSystem
+from keeplast.log.files import FileSystem, reading
 from keeplast.model.text import format_bytes, format_count, format_counted, printable
 from keeplast.survey.receipt_book import (
     ActionReceipt,
@@ -80,17 +80,18 @@ class FileView(Struct, frozen=True):
 
     def table(self, limit: int) -> Table:
         """Return the first ``limit`` entries for a person; times in UTC."""
-        table = new_table(*(f">{name}" for name in self.columns))
-        for row in self.rows[:limit]:
-            table.add_row(
-                *cells(
+        return filled(
+            new_table(*(f">{name}" for name in self.columns)),
+            (
+                cells(
                     [
                         time_text(value) if name == "timestamp" else value
                         for name, value in zip(self.columns, row, strict=True)
                     ]
                 )
-            )
-        return table
+                for row in self.rows[:limit]
+            ),
+        )
 
 
 def view_file(path: Path, files: FileSystem) -> FileView:
@@ -223,12 +224,9 @@ def is_receipts(path: Path, files: FileSystem) -> bool:
     """Return whether a file holds receipts: lines of JSON under a name that is none of Kafka's."""
     if _decoder(path) is not None:
         return False
-    handle = files.open_read(path.resolve())
-    try:
+    with reading(files, path.resolve()) as handle:
         first = bytearray(1)
         return handle.pread_into(memoryview(first), 0) == 1 and first == b"{"
-    finally:
-        handle.close()
 
 
 def receipts_table(receipts: Sequence[Entry]) -> Table:
@@ -239,100 +237,76 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
     the rows of its rounds.
     """
     found = beside_rounds(receipts, subject_of)
-    names = ["partition", "=clock", ">offsets", ">bytes", ">records", "records that went"]
-    if any(verdict is not None for _, verdict in found):
-        names.append("verdict")
-    table = new_table(*names)
-    for each, verdict in found:
-        if isinstance(each, ExpiryReceipt):
-            _add_expiry(table, each)
-            continue
-        if isinstance(each, RemovalReceipt):
-            _add_removal(table, each)
-            continue
-        if isinstance(each, CollectionReceipt):
-            _add_collection(table, each)
-            continue
-        if isinstance(each, UndoReceipt):
-            _add_undo(table, each)
-            continue
-        if isinstance(each, ActionReceipt | VerdictReceipt):
-            name = "all" if each.partition is None else each.partition
-            words = each.words
-            if isinstance(each, VerdictReceipt):
-                words = f"verdict: {words}, of rounds before these"
-            table.add_row(*cells([name]), time_text(each.now_ms), "", "", "", printable(words))
-            continue
-        stats = each.document["round"]["stats"]
-        reasons = each.document["round"].get("reasons") or {}
-        went = [
-            f"{format_count(reasons[f'{name}_records'])} {name}"
-            for name in REASONS
-            if reasons.get(f"{name}_records")
-        ]
-        if not each.has_ended:
-            went.append("interrupted: more waves were to follow")
-        table.add_row(
-            *cells([each.partition]),
-            time_text(each.now_ms),
-            f"{each.first_dirty}..{each.end_offset}",
-            _change(format_bytes(stats["bytes_read"]), format_bytes(stats["bytes_written"])),
-            _change(format_count(stats["messages_read"]), format_count(each.messages_written)),
-            printable(", ".join(went)) or "none",
-            *([] if verdict is None else [printable(verdict.words)]),
-        )
-    return table
-
-
-def _add_expiry(table: Table, expiry: ExpiryReceipt) -> None:
-    found = expiry.document["expiry"]
-    rules = [f"{rule['segments']} by {name}" for name, rule in found["by_rule"].items()]
-    table.add_row(
-        *cells([expiry.partition]),
-        time_text(expiry.now_ms),
-        f"{expiry.log_start_before}..{expiry.log_start}",
-        f"{format_bytes(found['bytes'])} -> 0 B",
-        "",
-        printable(f"expired segments: {', '.join(rules)}"),
-    )
-
-
-def _add_removal(table: Table, removal: RemovalReceipt) -> None:
-    found = removal.document["removal"]
-    records = found["records"]
-    table.add_row(
-        *cells([removal.partition]),
-        time_text(removal.now_ms),
-        f"{removal.start}..{removal.end}",
-        f"{format_bytes(found['bytes'])} -> 0 B",
-        "" if records is None else f"{format_count(records)} -> 0",
-        printable(f"taken out of the store: {found['kind']}"),
-    )
-
-
-def _add_collection(table: Table, collection: CollectionReceipt) -> None:
-    count = collection.segments
-    table.add_row(
-        *cells([collection.partition]),
-        time_text(collection.now_ms),
-        f"{collection.start}..{collection.end}",
-        f"{format_bytes(collection.size_bytes)} -> 0 B",
-        "",
-        f"none: {format_counted(count, 'replaced segment')} collected",
-    )
-
-
-def _add_undo(table: Table, undo: UndoReceipt) -> None:
-    went, came = undo.size_bytes
-    table.add_row(
-        *cells([undo.partition]),
-        time_text(undo.now_ms),
-        "",
-        _change(format_bytes(went), format_bytes(came)),
-        "",
-        printable(
-            f"none: round {undo.attempt} undone, {format_counted(undo.segments, 'segment')} back"
+    has_verdicts = any(verdict is not None for _, verdict in found)
+    return filled(
+        new_table(
+            "partition", "=clock", ">offsets", ">bytes", ">records", "records that went",
+            *(["verdict"] if has_verdicts else []),
         ),
+        (
+            (
+                *cells(["all" if each.partition is None else each.partition]),
+                time_text(each.now_ms),
+                *_what_went(each),
+                *([] if verdict is None else [printable(verdict.words)]),
+            )
+            for each, verdict in found
+        ),
+    )  # fmt: skip
+
+
+def _what_went(each: Entry) -> tuple[str, str, str, str]:
+    """Return the offsets, bytes and records of a line, and why records went."""
+    if isinstance(each, ExpiryReceipt):
+        found = each.document["expiry"]
+        rules = [f"{rule['segments']} by {name}" for name, rule in found["by_rule"].items()]
+        return (
+            f"{each.log_start_before}..{each.log_start}",
+            f"{format_bytes(found['bytes'])} -> 0 B",
+            "",
+            printable(f"expired segments: {', '.join(rules)}"),
+        )
+    if isinstance(each, RemovalReceipt):
+        found = each.document["removal"]
+        return (
+            f"{each.start}..{each.end}",
+            f"{format_bytes(found['bytes'])} -> 0 B",
+            "" if found["records"] is None else f"{format_count(found['records'])} -> 0",
+            printable(f"taken out of the store: {found['kind']}"),
+        )
+    if isinstance(each, CollectionReceipt):
+        return (
+            f"{each.start}..{each.end}",
+            f"{format_bytes(each.size_bytes)} -> 0 B",
+            "",
+            f"none: {format_counted(each.segments, 'replaced segment')} collected",
+        )
+    if isinstance(each, UndoReceipt):
+        back = format_counted(each.segments, "segment")
+        return (
+            "",
+            _change(*map(format_bytes, each.size_bytes)),
+            "",
+            printable(f"none: round {each.attempt} undone, {back} back"),
+        )
+    if isinstance(each, VerdictReceipt):
+        return "", "", "", printable(f"verdict: {each.words}, of rounds before these")
+    if isinstance(each, ActionReceipt):
+        return "", "", "", printable(each.words)
+    stats = each.document["round"]["stats"]
+    reasons = each.document["round"].get("reasons") or {}
+    went = [
+        f"{format_count(reasons[f'{name}_records'])} {name}"
+        for name in REASONS
+        if reasons.get(f"{name}_records")
+    ]
+    if not each.has_ended:
+        went.append("interrupted: more waves were to follow")
+    return (
+        f"{each.first_dirty}..{each.end_offset}",
+        _change(format_bytes(stats["bytes_read"]), format_bytes(stats["bytes_written"])),
+        _change(format_count(stats["messages_read"]), format_count(each.messages_written)),
+        printable(", ".join(went)) or "none",
     )
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from keeplast.cleaner.log_order import Choice
 from keeplast.cli.show.output import say, stderr_console
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.tables import cells, new_table
+from keeplast.cli.show.tables import cells, filled, new_table
 from keeplast.clock import Clock, time_text
 from keeplast.config.place_properties import PlaceKind
 from keeplast.model.partition import TopicPartition
@@ -242,19 +242,22 @@ def _attached_sentences(totals: AttachedTotals) -> list[str]:
 
 def run_table(report: RunReport) -> Table:
     """Return the partitions as the run leaves them."""
-    table = new_table("partition", ">rounds", ">clean to", ">dirty", "state", "why")
-    for each in report.snapshot.partitions:
-        table.add_row(
-            *cells([each.partition]),
-            str(each.rounds),
-            _clean_to(each),
-            "" if each.figures is None else f"{100 * each.figures.cleanable.ratio:.0f} %",
-            # A log that waits has the word of ``keeplast status``.
-            *cells(
-                [state_words(State.HELD_BACK if each.is_held_back else each.state), each.reason]
-            ),
-        )
-    return table
+    return filled(
+        new_table("partition", ">rounds", ">clean to", ">dirty", "state", "why"),
+        (
+            (
+                *cells([each.partition]),
+                str(each.rounds),
+                _clean_to(each),
+                "" if each.figures is None else f"{100 * each.figures.cleanable.ratio:.0f} %",
+                # A log that waits has the word of ``keeplast status``.
+                *cells(
+                    [state_words(State.HELD_BACK if each.is_held_back else each.state), each.reason]
+                ),
+            )
+            for each in report.snapshot.partitions
+        ),
+    )
 
 
 def _clean_to(facts: PartitionFacts) -> str:

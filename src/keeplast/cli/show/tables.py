@@ -6,8 +6,9 @@ are words, not codes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -27,28 +28,31 @@ def document_row(row: Row) -> Row:
 
 def batches_table(rows: Iterable[Row]) -> Table:
     """Return batches, one a line."""
-    table = new_table(
-        ">position",
-        ">offsets",
-        ">records",
-        ">bytes",
-        "codec",
-        "=greatest time",
-        "producer",
-        "attributes",
+    return filled(
+        new_table(
+            ">position",
+            ">offsets",
+            ">records",
+            ">bytes",
+            "codec",
+            "=greatest time",
+            "producer",
+            "attributes",
+        ),
+        (
+            (
+                str(row["position"]),
+                f"{row['base_offset']}..{row['last_offset']}",
+                str(row["count"]),
+                str(row["size_bytes"]),
+                row["codec"] if row["magic"] == 2 else f"{row['codec']} (magic {row['magic']})",
+                time_text(row["max_timestamp"]),
+                _producer(row),
+                _attributes(row),
+            )
+            for row in rows
+        ),
     )
-    for row in rows:
-        table.add_row(
-            str(row["position"]),
-            f"{row['base_offset']}..{row['last_offset']}",
-            str(row["count"]),
-            str(row["size_bytes"]),
-            row["codec"] if row["magic"] == 2 else f"{row['codec']} (magic {row['magic']})",
-            time_text(row["max_timestamp"]),
-            _producer(row),
-            _attributes(row),
-        )
-    return table
 
 
 def records_table(rows: Iterable[Row]) -> Table:
@@ -81,6 +85,13 @@ def new_table(*headings: str) -> Table:
             heading.lstrip(">="), justify="right" if is_number else "left",
             no_wrap=heading.startswith((">", "=")), overflow="fold",
         )  # fmt: skip
+    return table
+
+
+def filled(table: Table, rows: Iterable[Iterable[RenderableType | None]]) -> Table:
+    """Return ``table`` with ``rows`` added to it."""
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -130,8 +141,7 @@ def summary_table(report: CleanReport) -> Table:
     table = new_table(
         "partition", ">bytes", ">records", ">tombstones", ">ratio before", ">clean to"
     )
-    for partition in report.partitions:
-        last = partition.rounds[-1] if partition.rounds else RoundReport()
+    for partition, last in _last_rounds(report):
         cells = _change_cells(partition.rounds)
         if cells is None:
             cells = ["failed" if last.error is not None else "", "", ""]
@@ -146,24 +156,32 @@ def summary_table(report: CleanReport) -> Table:
 
 def bounds_table(report: CleanReport) -> Table:
     """Return a row per partition: what would be read, from where to where; all of it exact."""
-    table = new_table(
-        "partition", ">log", ">first dirty", ">cleans to", ">clean", ">cleanable", ">ratio",
-        ">groups", "shape",
+    return filled(
+        new_table(
+            "partition", ">log", ">first dirty", ">cleans to", ">clean", ">cleanable", ">ratio",
+            ">groups", "shape",
+        ),
+        (
+            (
+                Text(_name(partition)),
+                f"{_offset(last.log_start)}..{_offset(last.log_end)}",
+                _offset(last.first_dirty),
+                _offset(last.bound),
+                "" if last.clean_bytes is None else format_bytes(last.clean_bytes),
+                "" if last.cleanable_bytes is None else format_bytes(last.cleanable_bytes),
+                "" if last.ratio is None else f"{last.ratio:.3f}",
+                "" if last.groups is None else str(len(last.groups)),
+                _shape(last),
+            )
+            for partition, last in _last_rounds(report)
+        ),
     )  # fmt: skip
-    for partition in report.partitions:
-        last = partition.rounds[-1] if partition.rounds else RoundReport()
-        table.add_row(
-            Text(_name(partition)),
-            f"{_offset(last.log_start)}..{_offset(last.log_end)}",
-            _offset(last.first_dirty),
-            _offset(last.bound),
-            "" if last.clean_bytes is None else format_bytes(last.clean_bytes),
-            "" if last.cleanable_bytes is None else format_bytes(last.cleanable_bytes),
-            "" if last.ratio is None else f"{last.ratio:.3f}",
-            "" if last.groups is None else str(len(last.groups)),
-            _shape(last),
-        )
-    return table
+
+
+def _last_rounds(report: CleanReport) -> Iterator[tuple[PartitionReport, RoundReport]]:
+    """Yield each partition and its last round, an empty one where it had none."""
+    for each in report.partitions:
+        yield each, each.rounds[-1] if each.rounds else RoundReport()
 
 
 def estimates_tables(report: CleanReport) -> tuple[Table, ...]:
@@ -173,8 +191,7 @@ def estimates_tables(report: CleanReport) -> tuple[Table, ...]:
     """
     changes = new_table("partition", ">bytes", ">records", ">tombstones", ">superseded")
     needs = new_table("partition", ">dirty keys", ">key map", ">disk", ">seconds")
-    for partition in report.partitions:
-        last = partition.rounds[-1] if partition.rounds else RoundReport()
+    for partition, last in _last_rounds(report):
         e = last.estimate
         if e is None:
             continue

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.tables import new_table
+from keeplast.cli.show.tables import filled, new_table
 from keeplast.clock import time_text
 from keeplast.inspect.preview import PreviewedRecord, StrategyPreview
 from keeplast.inspect.verified_log import Check, Finding, VerificationReport
@@ -26,11 +26,11 @@ KEY_CHARACTERS = 40
 
 def render(report: VerificationReport) -> list[RenderableType]:
     """Return what is printed for one partition."""
-    table = new_table("check", "verdict", "claim")
-    lines: list[str] = []
-    for check in report.checks:
-        table.add_row(check.name, check.verdict.value, check.claim)
-        lines += [f"{check.name}: {line}" for line in _lines(check)]
+    table = filled(
+        new_table("check", "verdict", "claim"),
+        ((check.name, check.verdict.value, check.claim) for check in report.checks),
+    )
+    lines = [f"{check.name}: {line}" for check in report.checks for line in _lines(check)]
     heading = f"{report.name}: {report.verdict.value}"
     return [*map(printable, (heading, *report.notes)), table, *map(printable, lines)]
 
@@ -113,12 +113,21 @@ def _far_ahead_sentence(preview: StrategyPreview) -> list[str]:
 
 
 def _changes_table(preview: StrategyPreview) -> Table:
-    table = new_table("key", "", ">offset", "=timestamp", ">version", "")
-    for change in preview.changes:
-        for name, each in (("today", change.today), ("then", change.then)):
-            key = shown_bytes(change.key, COMPARED_KEY_CHARACTERS) if name == "today" else ""
-            table.add_row(Text(key), name, *_cells(each))
-    return table
+    return filled(
+        new_table("key", "", ">offset", "=timestamp", ">version", ""),
+        (
+            row
+            for each in preview.changes
+            for row in (
+                (_key(each.key), "today", *_cells(each.today)),
+                (Text(""), "then", *_cells(each.then)),
+            )
+        ),
+    )
+
+
+def _key(key: bytes) -> Text:
+    return Text(shown_bytes(key, COMPARED_KEY_CHARACTERS))
 
 
 def _cells(candidate: PreviewedRecord) -> tuple[str, str, str, str]:
@@ -132,11 +141,10 @@ def _cells(candidate: PreviewedRecord) -> tuple[str, str, str, str]:
 
 def _far_ahead_table(preview: StrategyPreview) -> Table:
     show = _choose_format(preview)
-    table = new_table("key", ">offset", ">version" if preview.header else "timestamp")
-    for each in preview.far_ahead:
-        key = Text(shown_bytes(each.key, COMPARED_KEY_CHARACTERS))
-        table.add_row(key, str(each.offset), show(each.version))
-    return table
+    return filled(
+        new_table("key", ">offset", ">version" if preview.header else "timestamp"),
+        ((_key(each.key), str(each.offset), show(each.version)) for each in preview.far_ahead),
+    )
 
 
 def _choose_format(preview: StrategyPreview) -> Callable[[int], str]:

@@ -28,7 +28,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from enum import Enum
 from typing import Any, ClassVar, Final, get_args, get_origin
@@ -324,33 +325,17 @@ class LazyGroup(HelpGroup):
         return found
 
 
-class _Commands(MutableMapping[str, Any]):
+class _Commands(UserDict[str, Any]):
     """Commands by name, each made when it is looked up; after them those ``made`` already."""
 
     def __init__(self, homes: Mapping[str, str], made: Mapping[str, Any]) -> None:
+        super().__init__({**dict.fromkeys(homes), **made})
         self._homes = homes
-        self._made: dict[str, Any] = {**dict.fromkeys(homes), **made}
 
     def __getitem__(self, name: str) -> Any:
-        made = self._made[name]
-        if made is None:
-            made = self._made[name] = _make(name, import_home(self._homes[name]))
-        return made
-
-    def __setitem__(self, name: str, made: Any) -> None:
-        self._made[name] = made
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._made
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
+        if self.data[name] is None:
+            self.data[name] = _make(name, import_home(self._homes[name]))
+        return self.data[name]
 
 
 def _make(name: str, found: Any) -> Any:

@@ -203,20 +203,17 @@ class ScopeOptions(PartitionChoice, frozen=True, kw_only=True):
     ] = ()
 
 
-class TargetOptions(Struct, frozen=True, kw_only=True):
-    """Where the cleaned log is written; ``to`` None is in place."""
-
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--to",
-            metavar="DIR",
-            help="Write the cleaned log there and leave the source untouched; s3://, gs:// and "
-            "az:// too. Default: in place.",
-            rich_help_panel=ROUND,
-            parser=place,
-        ),
-    ] = None
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="DIR",
+        help="Write the cleaned log there and leave the source untouched; s3://, gs:// and "
+        "az:// too. Default: in place.",
+        rich_help_panel=ROUND,
+        parser=place,
+    ),
+]
 
 
 class RunnerOptions(Struct, frozen=True, kw_only=True):
@@ -304,18 +301,14 @@ class FactOptions(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class WorthOptions(Struct, frozen=True, kw_only=True):
-    """What makes a log worth a round, apart from its dirty ratio."""
-
-    expired: Annotated[
-        bool,
-        typer.Option(
-            "--expired",
-            help="Also clean where only tombstones and markers are left to go whose time has "
-            "passed.",
-            rich_help_panel=ROUND,
-        ),
-    ] = False
+Expired = Annotated[
+    bool,
+    typer.Option(
+        "--expired",
+        help="Also clean where only tombstones and markers are left to go whose time has passed.",
+        rich_help_panel=ROUND,
+    ),
+]
 
 
 class LoopOptions(Struct, frozen=True, kw_only=True):

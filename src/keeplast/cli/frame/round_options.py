@@ -21,13 +21,13 @@ from keeplast.cli.frame.options import (
     ROUND,
     RUN,
     TASK_MEMORY_DEFAULT,
+    Expired,
     FactOptions,
     Flags,
     RunnerOptions,
     ScopeOptions,
     Selection,
-    TargetOptions,
-    WorthOptions,
+    To,
     despite_option,
 )
 from keeplast.cli.frame.wiring import RunnerName
@@ -253,10 +253,10 @@ class CleanOptions(Struct, frozen=True, kw_only=True):
 
     where: PlaceOptions
     scope: ScopeOptions
-    target: TargetOptions
+    to: To = None
     facts: FactOptions
     count: RoundCountOptions
-    worth: WorthOptions
+    expired: Expired = False
     despite: Annotated[
         tuple[Despite, ...],
         despite_option(Despite.DIRTY_RATIO, Despite.LOG_BOUNDS, Despite.EXISTING_TARGET),
@@ -270,7 +270,7 @@ class CleanOptions(Struct, frozen=True, kw_only=True):
 
         facts, count = self.facts, self.count
         return AskedRounds(
-            force=Despite.DIRTY_RATIO in self.despite, expired=self.worth.expired,
+            force=Despite.DIRTY_RATIO in self.despite, expired=self.expired,
             keyless=Keyless(found.text("keyless") or Keyless.FAIL), takes_over=self.take_over,
             keep_sources_ms=found.milliseconds("keep-sources") or 0,
             directory=DirectoryTerms(
@@ -280,7 +280,7 @@ class CleanOptions(Struct, frozen=True, kw_only=True):
                 uncleanable_offset=facts.uncleanable_offset,
                 is_unsafe=Despite.LOG_BOUNDS in self.despite,
                 rounds=count.count, roll_active=count.roll_active, order=count.selection,
-                retention=count.retention, target=self.target.to,
+                retention=count.retention, target=self.to,
                 overwrites=Despite.EXISTING_TARGET in self.despite,
             ),
         )  # fmt: skip

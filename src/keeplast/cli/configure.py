@@ -56,6 +56,7 @@ def configure(
     key and would go. They are counted, and the change is refused without --despite keyless-records.
     """
     from keeplast.api.round_terms import WorkTerms
+    from keeplast.cli.frame.command import say_faults
     from keeplast.cli.frame.options import memory_size
     from keeplast.cli.frame.wiring import RunnerName, open_runner
     from keeplast.cli.show.output import say
@@ -74,7 +75,9 @@ def configure(
         )  # fmt: skip
         done = asked.configure(changes, scope, terms, work)
     say(*done.warnings, kind="warning")
-    code = _report_failures(done)
+    code = say_faults(
+        [(each.partition, each.failure) for each in done.partitions if each.failure is not None]
+    )
     if not as_json:
         _show(done, plans=plan)
     return code, {**asked.head, **_document(done, plans=plan)}
@@ -102,19 +105,6 @@ def _changes(place: str, settings: Sequence[str], unset: Sequence[str]) -> dict[
     if not changes:
         raise InvalidError("say what to change: KEY=VALUE, or --unset KEY", code="K102")
     return changes
-
-
-def _report_failures(done: ConfiguredPlace) -> int:
-    """Say why partitions failed; returns the greatest exit code."""
-    from keeplast.cli.frame.command import DONE, error_exit_code
-    from keeplast.cli.show.output import fault_text, say
-
-    code = DONE
-    for each in done.partitions:
-        if each.failure is not None:
-            say(f"{each.partition}: {fault_text(each.failure)}", kind="error")
-            code = max(code, error_exit_code(each.failure))
-    return code
 
 
 def _show(done: ConfiguredPlace, *, plans: bool) -> None:

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 import keeplast
 from keeplast.cli.demo.history import PARTITION, GitHistory, write_topic
 from keeplast.cli.demo.reading import LogReading, read_log
-from keeplast.cli.frame.wiring import CoordinatorPort
 from keeplast.clock import Clock
 from keeplast.config.layers import PartitionChoice
 from keeplast.config.selection import select_partitions
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.run.coordinator import Coordinator
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 
@@ -64,7 +64,7 @@ class CleaningOutcome(Struct, frozen=True):
 
 
 def clean_git_history(
-    history: GitHistory, root: Path, coordinator: CoordinatorPort, files: FileSystem, clock: Clock
+    history: GitHistory, root: Path, coordinator: Coordinator, files: FileSystem, clock: Clock
 ) -> CleaningOutcome:
     """Replay ``history`` into the new data directory ``root``, clean it twice, ask git."""
     replay = write_topic(history, root, files)
@@ -99,7 +99,7 @@ def clean_git_history(
 
 
 def clean_broker_sample(
-    root: Path, coordinator: CoordinatorPort, files: FileSystem, clock: Clock
+    root: Path, coordinator: Coordinator, files: FileSystem, clock: Clock
 ) -> CleaningOutcome:
     """Clean a copy of the directory that a broker wrote, with the settings it had there."""
     shutil.copytree(SAMPLE, root)
@@ -130,7 +130,7 @@ def clean_broker_sample(
 
 
 def _clean_twice(
-    request: CleanRequest, coordinator: CoordinatorPort
+    request: CleanRequest, coordinator: Coordinator
 ) -> tuple[CleanReport, CleanReport]:
     """Clean until done, and once more from the start of the log.
 

@@ -33,8 +33,6 @@ from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.store.tiered_store import TieredStore
-from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.segment import SegmentKind
 
 PARTITION = TopicPartition("sessions", 0)
 SETTINGS = {
@@ -244,14 +242,6 @@ def _is_locked(store: Path) -> bool:
     finally:
         connection.close()
     return False
-
-
-def committed_by(state: PartitionState, epoch: int) -> int:
-    """Return how many live segments the leader of ``epoch`` has cleaned."""
-    return sum(
-        segment.kind is SegmentKind.CLEANED and segment.leader_epoch == epoch
-        for segment in state.segments.values()
-    )
 
 
 def lead(root: Path, name: str, epoch: int, runner: RunnerName) -> dict[str, str]:

@@ -23,7 +23,6 @@ from keeplast.cli.demo.hosts import (
     SETTINGS,
     Appender,
     LeaderProcess,
-    committed_by,
     demo_host,
     open_demo_store,
     read_as_consumer,
@@ -37,6 +36,7 @@ from keeplast.cli.show.picture import draw_tiers
 from keeplast.host.partition_host import PartitionHost
 from keeplast.model.text import format_bytes, format_count
 from keeplast.tier.metadata.collection import Collected
+from keeplast.tier.state.segment import SegmentKind
 
 SEED = 1272
 RECORDS, MORE_RECORDS = 40_000, 4_000
@@ -247,7 +247,11 @@ class _Story:
         return process
 
     def _count_cleaned(self, epoch: int) -> int:
-        return committed_by(self._store.state(PARTITION), epoch)
+        """Return how many live segments the leader of ``epoch`` has cleaned."""
+        return sum(
+            each.kind is SegmentKind.CLEANED and each.leader_epoch == epoch
+            for each in self._store.state(PARTITION).segments.values()
+        )
 
     def _amount(self, host: PartitionHost, records: int) -> Amount:
         status = self._store.status(PARTITION, host.directory)

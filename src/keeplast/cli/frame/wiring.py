@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from keeplast.cli.show.output import say
 from keeplast.errors import InvalidError, installing
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from keeplast.run.coordinator import Coordinator
     from keeplast.run.events import Events
     from keeplast.run.local_runner import LocalRunner
-    from keeplast.survey.report import CleanReport
-    from keeplast.survey.request import CleanRequest
 
 _MASTER = re.compile(
     r"yarn|spark://.+|k8s://.+|local|local\[([0-9]+|\*)(\s*,\s*[0-9]+)?\]|local-cluster\[.+\]"
@@ -50,19 +48,6 @@ def choose_runner(named: RunnerName | None, master: str | None) -> RunnerName:
     if named is not None:
         return named
     return RunnerName.LOCAL if master is None and not is_submitted() else RunnerName.SPARK
-
-
-class CoordinatorPort(Protocol):
-    """What the commands need of a coordinator."""
-
-    def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
-        """Say what a clean would do."""
-
-    def clean(self, request: CleanRequest) -> CleanReport:
-        """Do it."""
-
-    def stop(self) -> None:
-        """Ask for the end of a clean at its next safe point."""
 
 
 @contextlib.contextmanager

@@ -129,7 +129,7 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
             continue
         if variable not in _VARIABLES:
             raise InvalidError(
-                f"unknown variable; {_suggestion(variable, _VARIABLES)}. name={variable}",
+                f"unknown variable; {suggestion(variable, _VARIABLES)}. name={variable}",
                 code="K120",
             )
         cluster[_VARIABLES[variable]] = environment[variable]
@@ -204,12 +204,12 @@ def _read_tables(document: Mapping[str, object], path: str) -> tuple[Layer, list
                 InvalidError(f"not a table; write [{name}]. path={path} key={name!r}", code="K122")
             )
         elif name == "cluster":
-            cluster = _flatten(table)
+            cluster = flatten(table)
             problems += _cluster_problems(cluster, path)
         else:
             for topic, own in table.items():
                 if isinstance(own, dict):
-                    topics[topic] = _flatten(own)
+                    topics[topic] = flatten(own)
                     problems += _topic_problems(topics[topic], path, topic)
                 else:
                     problems.append(
@@ -248,7 +248,7 @@ def _cluster_problems(table: Mapping[str, str], source: str) -> Iterator[Invalid
             yield from _value_problems(definition, text, source, synonym)
         else:
             yield InvalidError(
-                f"unknown setting; {_suggestion(key, CLUSTER_KEYS)}. key={key} source={source}",
+                f"unknown setting; {suggestion(key, CLUSTER_KEYS)}. key={key} source={source}",
                 code="K120",
             )
 
@@ -271,7 +271,7 @@ def _topic_problems(table: Mapping[str, str], source: str, topic: str) -> Iterat
             )
         else:
             yield InvalidError(
-                f"unknown setting; {_suggestion(key, TOPIC_KEYS)}. "
+                f"unknown setting; {suggestion(key, TOPIC_KEYS)}. "
                 f"key={key} topic={topic} source={source}",
                 code="K120",
             )
@@ -286,7 +286,7 @@ def _value_problems(
         yield error
 
 
-def _flatten(table: Mapping[str, object]) -> dict[str, str]:
+def flatten(table: Mapping[str, object]) -> dict[str, str]:
     """Return dotted keys, whether they were written ``"a.b" = 1`` or ``a.b = 1``."""
     flat: dict[str, str] = {}
     stack = list(reversed(list(table.items())))
@@ -306,7 +306,7 @@ def find_definition(key: str) -> Definition:
     if key in CLUSTER_KEYS:
         return CLUSTER_KEYS[key][0]
     raise InvalidError(
-        f"unknown setting; {_suggestion(key, [*TOPIC_KEYS, *CLUSTER_KEYS])}. key={key}", code="K120"
+        f"unknown setting; {suggestion(key, [*TOPIC_KEYS, *CLUSTER_KEYS])}. key={key}", code="K120"
     )
 
 
@@ -315,9 +315,16 @@ def variable_of(definition: Definition) -> str:
     return _variable(cluster_spellings(definition)[0].key)
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}" if close else "keeplast config shows those that exist"
+def suggestion(
+    name: str,
+    known: Iterable[str],
+    otherwise: str = "keeplast config shows those that exist",
+    *,
+    cutoff: float = 0.5,
+) -> str:
+    """Return which of the ``known`` names is nearest to one that is none, else ``otherwise``."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {close[0]}" if close else otherwise
 
 
 class PartitionChoice(Struct, frozen=True, kw_only=True):
@@ -486,7 +493,7 @@ def _warnings(entries: dict[str, Property], path: str) -> list[str]:
                 f"the broker's is {names or 'none'}. {where}"
             )
         elif key.startswith(_OURS):
-            close = difflib.get_close_matches(key, list(BROKER_KEYS), n=1, cutoff=0.5)
-            remedy = f"; did you mean {close[0]}" if close else ""
+            nearest = suggestion(key, BROKER_KEYS, "")
+            remedy = f"; {nearest}" if nearest else ""
             found.append(f"no setting of a broker, which ignores it{remedy}. {where}")
     return found

@@ -11,7 +11,6 @@ carries the warning. No value is a secret: a file that holds one is refused.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,15 @@ import platformdirs
 from msgspec import Struct, field
 
 from keeplast.config.definition import value_text
-from keeplast.config.layers import PLACE_TABLE, Layer, SettingSources, tables_layer, toml_document
+from keeplast.config.layers import (
+    PLACE_TABLE,
+    Layer,
+    SettingSources,
+    flatten,
+    suggestion,
+    tables_layer,
+    toml_document,
+)
 from keeplast.config.place_properties import (
     AT,
     BY_NAME,
@@ -251,9 +258,10 @@ def find_place(
                 code="K117",
             )
         elif is_path and not is_there and "/" not in text:
+            names = [each.name for each in place_tables(environment, folder)]
+            remedy = suggestion(text, names, "correct the path, or see keeplast place list")
             raise InvalidError(
-                f"no such path, and no place of this name; {_near(text, environment, folder)}. "
-                f"place={text}",
+                f"no such path, and no place of this name; {remedy}. place={text}",
                 code="K117",
             )
         _check_kinds(spoken, kind, text)
@@ -463,7 +471,7 @@ def _checked(
     if prop.type is PropertyType.OPTIONS:
         if not isinstance(value, dict):
             raise InvalidError(f"not a table; write [place.NAME.{prop.name}]. {where}", code="K118")
-        found = {str(key): value_text(text) for key, text in _flat(value)}
+        found = flatten(value)
         for key, text in found.items():
             if may_be_secret(key) and not is_reference(text) and folder is not None:
                 raise InvalidError(
@@ -493,17 +501,6 @@ def _checked(
         return text
     is_path = prop.type is PropertyType.FILE or (prop.name == AT and "://" not in text)
     return str(folder / Path(text).expanduser()) if is_path else text
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, object]]:
-    """Return dotted keys, whether they were written ``"a.b" = 1`` or ``a.b = 1``."""
-    found: list[tuple[str, object]] = []
-    for key, value in table.items():
-        if isinstance(value, dict):
-            found += _flat(value, f"{before}{key}.")
-        else:
-            found.append((f"{before}{key}", value))
-    return found
 
 
 def _problem(prop: PlaceProperty, text: str) -> str | None:
@@ -538,14 +535,5 @@ def _check_kinds(given: Mapping[str, Given], kind: PlaceKind, name: str) -> None
             )
 
 
-def _near(text: str, environment: Mapping[str, str] | None, folder: Path | None) -> str:
-    names = [each.name for each in place_tables(environment, folder)]
-    close = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}"
-    return "correct the path, or see keeplast place list"
-
-
 def _near_property(name: str) -> str:
-    close = difflib.get_close_matches(name, [each.name for each in PROPERTIES], n=1, cutoff=0.5)
-    return f"did you mean {close[0]}" if close else "keeplast place list --properties shows all"
+    return suggestion(name, BY_NAME, "keeplast place list --properties shows all")

@@ -15,7 +15,6 @@ What is refused or skipped here becomes a report of its own; the other partition
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from keeplast.config.layers import (
     USUAL_SOURCES,
     PartitionChoice,
     SettingSources,
+    suggestion,
 )
 from keeplast.config.precedence import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
@@ -222,10 +222,10 @@ def _chosen(directory: DataDirectory, choice: PartitionChoice) -> list[Partition
         for entry in directory.partitions:
             if entry.partition.topic == topic:
                 _refuse(entry)
+        here = {entry.partition.topic for entry in available}
+        nearest = suggestion(topic, here, "there is none", cutoff=0.0)
         raise InvalidError(
-            f"no such topic in the data directory; "
-            f"{_nearest(topic, {entry.partition.topic for entry in available})}. "
-            f"topic={topic} path={directory.root}",
+            f"no such topic in the data directory; {nearest}. topic={topic} path={directory.root}",
             code="K114",
         )
     chosen = [entry for entry in available if choice.includes(entry.partition)]
@@ -255,11 +255,6 @@ def _refuse(entry: PartitionEntry) -> None:
     raise RefusedError(
         f"the metadata log has its own snapshots; leave it alone. path={entry.path}", code="K207"
     )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
-    return f"did you mean {close[0]}" if close else "there is none"
 
 
 def _check_policy_flag(choice: PartitionChoice, sources: SettingSources, names: set[str]) -> None:

@@ -153,9 +153,8 @@ def edited_text(
     if wanted == table:
         return text, removed
     # tomlkit would add a key to the last line where that has no end, and a key with two dots.
-    lines = text if not text or text.endswith("\n") else f"{text}\n"
     try:
-        new = _rewritten(lines, gone, values, topic)
+        new = _rewritten(_with_last_end(text), gone, values, topic)
         found = file_layer(new, path)
     except (TOMLKitError, InvalidError, TypeError, ValueError, LookupError):
         found = Layer(path)
@@ -169,6 +168,11 @@ def edited_text(
             code="K126",
         )
     return new, removed
+
+
+def _with_last_end(text: str) -> str:
+    """Return a text whose last line has an end."""
+    return text if not text or text.endswith("\n") else f"{text}\n"
 
 
 def _present_text(path: Path, files: FileSystem) -> str | None:
@@ -194,7 +198,8 @@ def _rewritten(text: str, gone: set[str], values: Mapping[str, Value], topic: st
     document = tomlkit.parse(text)
     table: Any = document.get("cluster") if topic is None else document.get("topic", {}).get(topic)
     if table is None:
-        return _with_new_table(text, values, topic)
+        own = {key: _toml_value(value) for key, value in values.items()}
+        return _with_new_table(text, ("cluster",) if topic is None else ("topic", topic), own)
     places = dict(_places(table, ""))
     for key, value in values.items():
         if key in places:
@@ -232,17 +237,19 @@ def _append(table: Any, key: str, value: object) -> None:
     body.extend(tail)
 
 
-def _with_new_table(lines: str, values: Mapping[str, Value], topic: str | None) -> str:
-    """Return the document with a table at its end, where it can disturb no other."""
+def _with_new_table(lines: str, name: tuple[str, ...], values: Mapping[str, object]) -> str:
+    """Return the document with a table at its end, where it can disturb no other.
+
+    ``name`` are its words, of which there are one or two.
+    """
     own = tomlkit.table()
-    for key, value in values.items():
-        own[key] = _toml_value(value)
+    own.update(values)
     addition = tomlkit.document()
-    if topic is None:
-        addition["cluster"] = own
+    if name[1:]:
+        addition[name[0]] = tomlkit.table(is_super_table=True)
+        addition[name[0]][name[1]] = own
     else:
-        addition["topic"] = tomlkit.table(is_super_table=True)
-        addition["topic"][topic] = own
+        addition[name[0]] = own
     blank = "\n" if lines and not lines.endswith("\n\n") else ""
     return lines + blank + tomlkit.dumps(addition)
 
@@ -304,18 +311,9 @@ def add_place(
             f"path={path} place={name}",
             code="K126",
         )
-    own = tomlkit.table()
-    for key, value in properties.items():
-        own[key] = value
-    addition = tomlkit.document()
-    addition[PLACE_TABLE] = tomlkit.table(is_super_table=True)
-    addition[PLACE_TABLE][name] = own
-    lines = old or ""
-    lines = lines if not lines or lines.endswith("\n") else f"{lines}\n"
-    blank = "\n" if lines and not lines.endswith("\n\n") else ""
-    new = lines + blank + tomlkit.dumps(addition)
+    new = _with_new_table(_with_last_end(old or ""), (PLACE_TABLE, name), properties)
     written = toml_document(new, str(path))
-    if written.get(PLACE_TABLE) != {**there, name: own.unwrap()}:
+    if written.get(PLACE_TABLE) != {**there, name: tomlkit.item(dict(properties)).unwrap()}:
         raise InvalidError(
             f"the file is written in a way that cannot be edited; change it by hand. path={path}",
             code="K126",

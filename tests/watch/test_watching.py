@@ -107,7 +107,7 @@ def test_the_page_says_what_to_do_about_each_alert() -> None:
 
 def test_dashboard_and_rules_name_metrics_that_there_are(tmp_path: Path) -> None:
     served = {each.metric for each in GAUGES} | {BLOCKED, PARTITIONS, f"{REMOVED_RECORDS}_total"}
-    served |= {f"{each.name}_total" for each in (*COUNTERS, *TIER_COUNTERS)}
+    served |= {f"{c.name}_total" for c in COUNTERS} | {f"{c.name}_total" for c in TIER_COUNTERS}
     served |= {each.name for each in (*PARTITION_GAUGES, *TIER_GAUGES)}
     served |= {f"{e.name}_total" if e.is_counter else e.name for e in ATTACHED_METRICS}
     text = "\n".join([*QUERIES, *(each["expr"] for each in ALERTS.values())])

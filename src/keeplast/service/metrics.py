@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from msgspec import Struct
@@ -29,61 +29,57 @@ from keeplast.service.snapshot import (
     TierTotals,
 )
 
-
-class Counter(Struct, frozen=True):
-    """A sum since the start; the exposed name ends in ``_total``."""
-
-    name: str
-    about: str
-    value: Callable[[Totals], float]
+Of = TypeVar("Of")
+Value = TypeVar("Value")
 
 
-class PartitionGauge(Struct, frozen=True):
-    """A value of each partition, with the labels ``topic`` and ``partition``; None is left out."""
+class Measure(Struct, Generic[Of, Value], frozen=True):
+    """A metric, and what its value is made of; the exposed name of a counter ends in ``_total``."""
 
     name: str
     about: str
-    value: Callable[[PartitionFacts], float | None]
+    value: Callable[[Of], Value]
+    is_counter: bool = False
 
 
-COUNTERS = (
-    Counter("keeplast_rounds_done", "Rounds that ended well.", lambda t: t.rounds_done),
-    Counter("keeplast_rounds_failed", "Rounds that failed.", lambda t: t.rounds_failed),
-    Counter("keeplast_read_bytes", "Bytes that both passes read.", lambda t: t.bytes_read),
-    Counter("keeplast_written_bytes", "Bytes that rounds wrote.", lambda t: t.bytes_written),
-    Counter("keeplast_round_seconds", "Seconds that rounds took.", lambda t: t.seconds),
+COUNTERS: tuple[Measure[Totals, float], ...] = (
+    Measure("keeplast_rounds_done", "Rounds that ended well.", lambda t: t.rounds_done),
+    Measure("keeplast_rounds_failed", "Rounds that failed.", lambda t: t.rounds_failed),
+    Measure("keeplast_read_bytes", "Bytes that both passes read.", lambda t: t.bytes_read),
+    Measure("keeplast_written_bytes", "Bytes that rounds wrote.", lambda t: t.bytes_written),
+    Measure("keeplast_round_seconds", "Seconds that rounds took.", lambda t: t.seconds),
 )
 
 REMOVED_RECORDS = "keeplast_removed_records"
 REMOVED_ABOUT = f"Records that went, by reason: {', '.join(REMOVAL_REASONS)}."
 
-PARTITION_GAUGES = (
-    PartitionGauge(
+PARTITION_GAUGES: tuple[Measure[PartitionFacts, float | None], ...] = (
+    Measure(
         "keeplast_partition_clean_bytes",
         "Bytes below the first dirty offset, by segment.",
         lambda p: None if p.figures is None else p.figures.cleanable.clean_bytes,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_partition_cleanable_bytes",
         "Bytes of the dirty segments that a round may clean.",
         lambda p: None if p.figures is None else p.figures.cleanable.cleanable_bytes,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_partition_uncleanable_bytes",
         "Bytes at and above the bound, the active segment included.",
         lambda p: None if p.figures is None else p.figures.uncleanable_bytes,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_partition_dirty_ratio",
         "Cleanable by clean and cleanable bytes.",
         lambda p: None if p.figures is None else p.figures.cleanable.ratio,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_partition_compaction_delay_seconds",
         "For how long the log is overdue, 0 when it is not; also while it fails.",
         lambda p: None if p.figures is None else p.figures.compaction_delay_ms / 1000,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_partition_last_round_timestamp_seconds",
         "When the last round ended, seconds since 1970.",
         lambda p: None if p.last_round_ms is None else p.last_round_ms / 1000,
@@ -91,60 +87,52 @@ PARTITION_GAUGES = (
 )
 
 
-class TierCounter(Struct, frozen=True):
-    """A sum since the start of what was moved to a store and removed from it."""
-
-    name: str
-    about: str
-    value: Callable[[TierTotals], float]
-
-
-TIER_COUNTERS = (
-    TierCounter("keeplast_tier_copied_bytes", "Bytes copied to it.", lambda t: t.copied_bytes),
-    TierCounter(
+TIER_COUNTERS: tuple[Measure[TierTotals, float], ...] = (
+    Measure("keeplast_tier_copied_bytes", "Bytes copied to it.", lambda t: t.copied_bytes),
+    Measure(
         "keeplast_tier_replaced_ranges",
         "Partitions that were copied again as a whole because a copy could have missed a delete.",
         lambda t: t.replaced_ranges,
     ),
-    TierCounter(
+    Measure(
         "keeplast_tier_refused_copies",
         "Copies that were refused, as those that could have missed a delete.",
         lambda t: t.refused_copies,
     ),
-    TierCounter(
+    Measure(
         "keeplast_tier_expired_bytes",
         "Bytes that retention or the log start let go; they are read no more.",
         lambda t: t.expired_bytes,
     ),
-    TierCounter(
+    Measure(
         "keeplast_tier_collected_bytes",
         "Bytes of objects that were removed from the object store.",
         lambda t: t.collected_bytes,
     ),
 )
 
-TIER_GAUGES = (
-    PartitionGauge(
+TIER_GAUGES: tuple[Measure[PartitionFacts, float | None], ...] = (
+    Measure(
         "keeplast_tier_remote_bytes",
         "Bytes of the segments that are read, each once.",
         lambda p: None if p.tier is None else p.tier.remote_bytes,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_tier_orphans",
         "Replaced segments that wait to be removed.",
         lambda p: None if p.tier is None else p.tier.orphans,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_tier_orphan_bytes",
         "Bytes of those segments.",
         lambda p: None if p.tier is None else p.tier.orphan_bytes,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_tier_epoch",
         "The epoch of the partition's owner.",
         lambda p: None if p.tier is None else p.tier.epoch,
     ),
-    PartitionGauge(
+    Measure(
         "keeplast_tier_unserved_offsets",
         "Offsets between log start and the last copied one that brokers do not serve: readers are "
         "reset there. Of attached partitions alone.",
@@ -153,57 +141,44 @@ TIER_GAUGES = (
 )
 
 
-class AttachedMetric(Struct, frozen=True):
-    """A metric of a live cluster's remote tier.
-
-    A counter's exposed name ends in ``_total``; the others are of the last 24 hours and count all
-    hosts.
-    """
-
-    name: str
-    about: str
-    value: Callable[[AttachedTotals], float]
-    is_counter: bool = False
-
-
-ATTACHED_METRICS = (
-    AttachedMetric(
+ATTACHED_METRICS: tuple[Measure[AttachedTotals, float], ...] = (
+    Measure(
         "keeplast_attached_day_swaps", "Swaps decided in the last 24 hours.", lambda t: t.swaps
     ),
-    AttachedMetric(
+    Measure(
         "keeplast_attached_day_swaps_limit",
         "How many there may be.",
         lambda t: t.swaps_max,
     ),
-    AttachedMetric(
+    Measure(
         "keeplast_attached_day_records",
         "Records of __remote_log_metadata that these leave there, collection included.",
         lambda t: t.metadata_records,
     ),
-    AttachedMetric(
+    Measure(
         "keeplast_attached_day_records_limit",
         "How many there may be.",
         lambda t: t.metadata_records_max,
     ),
-    AttachedMetric(
+    Measure(
         "keeplast_attached_requests",
         "Requests to the remote tier by this process, as the most that there can be.",
         lambda t: t.requests,
         is_counter=True,
     ),
-    AttachedMetric(
+    Measure(
         "keeplast_attached_moved_bytes",
         "Bytes read from the remote tier and written to it by this process.",
         lambda t: t.moved_bytes,
         is_counter=True,
     ),
-    AttachedMetric(
+    Measure(
         "keeplast_attached_slow_downs",
         "Answers 503, SlowDown or 429 that outlasted the retries of the client.",
         lambda t: t.slow_downs,
         is_counter=True,
     ),
-    AttachedMetric(
+    Measure(
         "keeplast_attached_waited_seconds",
         "Seconds that threads waited for the caps on requests and bytes.",
         lambda t: t.waited_seconds,

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 
-from keeplast.attach.answers.look import AttachedOutlook
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.ownership import Owner, OwnerObject
 from keeplast.attach.held.publication import Publisher, claim, is_free
@@ -34,7 +33,6 @@ from keeplast.service.schedule import RETRY_MS_MAX, TurnHistory, retry_ms
 from keeplast.service.snapshot import PartitionFacts, TierFacts
 from keeplast.service.status import State
 from keeplast.survey.request import PartitionRequest
-from keeplast.survey.wording import decision_words
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached
 
@@ -61,32 +59,6 @@ def left_facts(
         last_round_ms=history.last_round_ms, retry_at_ms=retry_at_ms,
     )  # fmt: skip
     return with_brokers(facts, seen, attached)
-
-
-def worked_facts(
-    seen: SeenPartition,
-    history: TurnHistory,
-    look: AttachedOutlook,
-    attached: Attached | None,
-    declined: str | None,
-    *,
-    looked_ms: int,
-) -> PartitionFacts:
-    """Return what is published of a partition that is worked on here.
-
-    ``declined`` is why a round that looked worth it was not done, None where none was.
-    """
-    is_eligible = look.is_eligible and declined is None
-    request = request_of(seen)
-    facts = PartitionFacts(
-        request.partition, request.path,
-        State.ELIGIBLE if is_eligible else State.NOT_DUE,
-        decision_words(look.decision, names_options=False) if declined is None else declined,
-        rounds=history.rounds, last_round=history.last_round,
-        last_round_ms=history.last_round_ms,
-        failures=history.failures, retry_at_ms=history.retry_at_ms,
-    )  # fmt: skip
-    return replace(with_brokers(facts, seen, attached), figures=look.figures, surveyed_ms=looked_ms)
 
 
 def with_brokers(

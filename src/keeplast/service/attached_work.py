@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
@@ -47,7 +48,6 @@ from keeplast.service.attached_claims import (
     left_facts,
     request_of,
     with_brokers,
-    worked_facts,
 )
 from keeplast.service.attached_sight import (
     AttachedSettings,
@@ -248,9 +248,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         try:
             look = self._found(seen, attached, now_ms)
         except (CompactionError, OSError) as error:
-            self.ledger.failed(request, error)
-            self.ledger.show_failure(request, error)
-            return self.ledger.facts[partition]
+            return self.ledger.failed(request, error)
         mark = self._schedule.marks.get(partition)
         if mark is not None and self._marks.get(partition) == _mark_key(seen, look):
             return with_brokers(
@@ -261,9 +259,8 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         self._findings[partition] = _AttachedFinding(seen, look)
         if not look.is_eligible and partition not in self._uncollected:
             self._schedule.recovered(partition)
-        return worked_facts(
-            seen, history, look, attached, self._decline_of(partition, look), looked_ms=now_ms
-        )
+        facts = with_brokers(self._worked_facts(request, look), seen, attached)
+        return replace(facts, figures=look.figures, surveyed_ms=now_ms)
 
     def _why_left(
         self, seen: SeenPartition, attached: Attached | None, now_ms: int

@@ -92,7 +92,6 @@ class TurnLedger(Struct):
         failure = round_.failure or _without_progress(round_)
         if failure is not None:
             self.failed(request, failure)
-            self.show_failure(request, failure)
             return
         history = self.schedule.history(partition)
         self.facts[partition] = replace(
@@ -106,7 +105,7 @@ class TurnLedger(Struct):
             retry_at_ms=None,
         )
 
-    def failed(self, request: PartitionRequest, error: Exception) -> None:
+    def note_failure(self, request: PartitionRequest, error: Exception) -> None:
         """Set a partition aside, or let it wait; says so."""
         mark = self.sets_aside(request, error)
         if mark is not None:
@@ -118,12 +117,14 @@ class TurnLedger(Struct):
         )
         self.narrator.retrying(request.partition, error_text(error), pause_ms / 1000)
 
-    def show_failure(self, request: PartitionRequest, error: Exception) -> None:
-        """Publish a failure that was noted as the state of its partition."""
+    def failed(self, request: PartitionRequest, error: Exception) -> PartitionFacts:
+        """Note a failure, and publish it as the state of its partition."""
+        self.note_failure(request, error)
         partition = request.partition
         history, mark = self.schedule.history(partition), self.schedule.marks.get(partition)
         reason = error_text(error) if mark is None else mark.reason
         self.facts[partition] = self.failing(request, history, reason, mark)
+        return self.facts[partition]
 
     def failing(
         self,

@@ -286,7 +286,7 @@ class DirectoryWork:
             if found.recovered:
                 self.ledger.narrator.warned(recovered_words(found.partition, found.recovered))
             if found.error is not None:
-                self.ledger.failed(found.request, found.error)
+                self.ledger.note_failure(found.request, found.error)
             elif not found.is_eligible:
                 self._schedule.recovered(found.partition)
         found_now = {found.partition: found for found in known.fresh}
@@ -443,7 +443,6 @@ class DirectoryWork:
             failure = each.expiry.failure
             if failure is not None and not is_stop(failure):
                 self.ledger.failed(requests[partition], failure)
-                self.ledger.show_failure(requests[partition], failure)
             elif each.expiry.segments:
                 self.ledger.narrator.expired(partition, each.expiry)
         return False

@@ -52,30 +52,6 @@ def elsewhere_facts(
     )  # fmt: skip
 
 
-def own_facts(
-    request: PartitionRequest,
-    history: TurnHistory,
-    look: RemoteLook,
-    declined: str | None,
-    *,
-    looked_ms: int,
-) -> PartitionFacts:
-    """Return what is published of a partition that is worked on here.
-
-    ``declined`` is why a round that looked worth it found nothing to do, None where none did.
-    """
-    is_eligible = look.is_eligible and declined is None
-    reason = decision_words(look.decision, names_options=False) if declined is None else declined
-    facts = PartitionFacts(
-        request.partition, request.path,
-        State.ELIGIBLE if is_eligible else State.NOT_DUE, reason,
-        rounds=history.rounds, last_round=history.last_round,
-        last_round_ms=history.last_round_ms,
-        failures=history.failures, retry_at_ms=history.retry_at_ms,
-    )  # fmt: skip
-    return with_look(facts, look, looked_ms)
-
-
 def with_look(facts: PartitionFacts, look: RemoteLook, looked_ms: int) -> PartitionFacts:
     """Return ``facts`` with what a look at ``looked_ms`` found of the log and its objects."""
     state = look.state

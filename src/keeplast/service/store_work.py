@@ -50,7 +50,7 @@ from keeplast.service.schedule import (
 )
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_choice import StoreSettings, share_of
-from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
+from keeplast.service.store_facts import elsewhere_facts, with_look
 from keeplast.service.tiered_work import TieredWork, lasts
 from keeplast.store.look import RemoteLook
 from keeplast.store.removal import is_collection_due
@@ -212,9 +212,7 @@ class StoreWork(TieredWork[_StoreFinding]):
         except StoppedError:
             return self.ledger.failing(request, history, "stopped")
         except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
-            self.ledger.failed(request, error)
-            self.ledger.show_failure(request, error)
-            return self.ledger.facts[partition]
+            return self.ledger.failed(request, error)
         for hazard in hazards_of([(partition.topic, look.topic)]):
             self.ledger.warn_once(hazard)
         found = _StoreFinding(request, self.ledger.looked_ms, look)
@@ -292,11 +290,7 @@ class StoreWork(TieredWork[_StoreFinding]):
         self._narrator.replaced(partition, done.sentence())
 
     def _facts(self, found: _StoreFinding) -> PartitionFacts:
-        partition, look = found.request.partition, found.look
-        return own_facts(
-            found.request, self._schedule.history(partition), look,
-            self._decline_of(partition, look), looked_ms=found.looked_ms,
-        )  # fmt: skip
+        return with_look(self._worked_facts(found.request, found.look), found.look, found.looked_ms)
 
     # The rounds.
 

@@ -36,12 +36,13 @@ from keeplast.service.daemon import TurnLedger
 from keeplast.service.live import TierNarrator, Wish
 from keeplast.service.receipts import BYTES_MAX, receipt_to
 from keeplast.service.schedule import RETRY_MS_MAX, SetAside, is_lasting
-from keeplast.service.snapshot import TierTotals
+from keeplast.service.snapshot import PartitionFacts, TierTotals
+from keeplast.service.status import State
 from keeplast.survey.kept_heads import HeadFacts, keep_line
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import PartitionRequest
-from keeplast.survey.wording import sentences
+from keeplast.survey.wording import decision_words, sentences
 
 if TYPE_CHECKING:
     # Who has a store needs nothing of a cluster.
@@ -153,6 +154,22 @@ class TieredWork(ABC, Generic[FindingT]):
         is_declined = fingerprint == look.fingerprint and 0 < left_ms <= RETRY_MS_MAX
         return reason if look.is_eligible and is_declined else None
 
+    def _worked_facts(self, request: PartitionRequest, look: Look) -> PartitionFacts:
+        """Return what is published of a partition that is worked on here, but for what is there.
+
+        A round that looked worth it and was declined says why.
+        """
+        history = self._schedule.history(request.partition)
+        declined = self._decline_of(request.partition, look)
+        return PartitionFacts(
+            request.partition, request.path,
+            State.ELIGIBLE if look.is_eligible and declined is None else State.NOT_DUE,
+            decision_words(look.decision, names_options=False) if declined is None else declined,
+            rounds=history.rounds, last_round=history.last_round,
+            last_round_ms=history.last_round_ms,
+            failures=history.failures, retry_at_ms=history.retry_at_ms,
+        )  # fmt: skip
+
     def _decline(self, partition: TopicPartition, look: Look, reason: str) -> None:
         until_ms = self._clock.now_ms() + RETRY_MS_MAX
         self._declined[partition] = look.fingerprint, until_ms, reason
@@ -176,7 +193,6 @@ class TieredWork(ABC, Generic[FindingT]):
             self._narrator.warned(f"{request.partition}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
             self.ledger.failed(request, error)
-            self.ledger.show_failure(request, error)
             self._findings.pop(request.partition, None)
             failed.append(error)
 

@@ -281,7 +281,6 @@ class DirectoryWork:
         if self._watched is not None:
             self._watched.take(known.selection, known.fresh)
         known.fresh = self._look_again(known.fresh, now_ms)
-        known.fresh = self._look_again(known.fresh, now_ms)
         for found in known.fresh:
             if found.recovered:
                 self.ledger.narrator.warned(recovered_words(found.partition, found.recovered))

@@ -6,9 +6,8 @@ Cluster, decision log and objects are only read: nothing is claimed and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
-
-from msgspec import Struct
 
 from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
@@ -20,19 +19,16 @@ from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_o
 from keeplast.config.precedence import Settings
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.remains import SearchedKey
 from keeplast.inspect.traces import find_attached_trace
 from keeplast.model.hold import ReportedGroups
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import duration_text
-from keeplast.rewrite.workspace import Workspace
 from keeplast.service.attached_outlook import dated, removal_pace
-from keeplast.service.explained import ExplainedPartition, KeyAnswer, found_parts
+from keeplast.service.explained import AskedLog, ExplainedPartition, KeyAnswer, found_parts
 from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.objects.filters import FilterKey
 from keeplast.tier.state.attached import AttachedName
 
 ON_BROKERS = (
@@ -59,35 +55,6 @@ def choose_attached(facts: ClusterFacts, numbers: Collection[int]) -> list[tuple
             code="K115",
         )
     return found
-
-
-class _AskedRemote(Struct, frozen=True):
-    """A partition of a live cluster's remote tier with the question to it."""
-
-    layout: RemoteLayout
-    remote: RemoteLog
-    wish: RoundWish
-    clock: Clock
-    asked: AskedKey
-    grace_ms: int
-    filter_key: FilterKey | None
-
-    @property
-    def partition(self) -> TopicPartition:
-        """Return which one it is."""
-        return self.remote.partition
-
-    def ask(
-        self,
-        workspace: Workspace,
-        planned: Callable[[int], None],
-        progressed: Callable[[int], None],
-    ) -> SearchedKey:
-        """Search what brokers serve, and what they hide."""
-        return explain_attached(
-            self.layout, self.remote, self.wish, self.clock, self.asked, workspace, progressed,
-            grace_ms=self.grace_ms, filter_key=self.filter_key, planned=planned,
-        )  # fmt: skip
 
 
 def answer_from_cluster(
@@ -150,12 +117,18 @@ def answer_from_cluster(
     if runner is not None:
         planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
     logs = [
-        _AskedRemote(layout, remote, wish, clock, asked, grace_ms, filter_key)
+        AskedLog(
+            remote.partition,
+            partial(
+                explain_attached, layout, remote, wish, clock, asked, grace_ms=grace_ms,
+                filter_key=filter_key,
+            ),
+        )
         for remote, wish in found
-    ]
+    ]  # fmt: skip
     parts = []
     remotes = {remote.partition: remote for remote, _ in found}
-    answers = ask_each(logs, _AskedRemote.ask, memory_bytes, planned, progressed, runner)
+    answers = ask_each(logs, AskedLog.ask, memory_bytes, planned, progressed, runner)
     for answer in found_parts(answers, asked, faults):
         partition = answer.found.partition
         trace = find_attached_trace(

@@ -6,14 +6,12 @@ Each chosen log is read once, without the directory's lock; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-from msgspec import Struct
 
 from keeplast.config.layers import ALL_PARTITIONS, PartitionChoice
 from keeplast.config.selection import Selection
 from keeplast.config.sources import read_partition_numbers
-from keeplast.errors import CompactionError, StoppedError
 from keeplast.inspect.explain import AskedKey, explain_key, rankings_of
 from keeplast.inspect.remains import SearchedKey, find_kept, find_remains, marked_of
 from keeplast.log.data_directory import PartitionEntry
@@ -23,8 +21,14 @@ from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure.erasing import OUT_OF_SERVICE_WORDS, out_of_service
 from keeplast.service.erasure.trace_bounds import TraceBounds
-from keeplast.service.explained import ExplainedPartition, KeyAnswer, OutOfService, found_parts
-from keeplast.service.search_tasks import SearchRunner, ask_each
+from keeplast.service.explained import (
+    AskedLog,
+    ExplainedPartition,
+    KeyAnswer,
+    OutOfService,
+    found_parts,
+)
+from keeplast.service.search_tasks import Progressed, SearchRunner, ask_each, attempt
 from keeplast.service.status import read_round_receipts
 from keeplast.service.status_words import erased_sentence
 from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, ask_ahead
@@ -36,47 +40,38 @@ NOT_HERE_WORDS = (
 )
 
 
-class _AskedDirectory(Struct, frozen=True):
-    """A partition directory, and those ``marked`` of it, with the question to them.
+def _explain(
+    log: PartitionRequest,
+    marked: tuple[PartitionEntry, ...],
+    asked: AskedKey,
+    now_ms: int,
+    opened: Callable[[], FileSystem],
+    groups: ReaderOffsets | None,
+    *,
+    workspace: Workspace,
+    planned: Progressed,
+    progressed: Progressed,
+) -> SearchedKey:
+    """Explain a key in a log, and find it in the files next to it, and in ``marked`` directories.
 
     ``opened`` gives the files, ``groups`` read the groups that tombstones wait for, None where the
     directory's own files do.
     """
-
-    log: PartitionRequest
-    marked: tuple[PartitionEntry, ...]
-    asked: AskedKey
-    now_ms: int
-    opened: Callable[[], FileSystem]
-    groups: ReaderOffsets | None
-
-    @property
-    def partition(self) -> TopicPartition:
-        """Return which one it is."""
-        return self.log.partition
-
-    def ask(
-        self,
-        workspace: Workspace,
-        planned: Callable[[int], None],
-        progressed: Callable[[int], None],
-    ) -> SearchedKey:
-        """Search the log, and then the files next to it."""
-        log, files, asked = self.log, self.opened(), self.asked
-        found = explain_key(
-            log, CleanRequest((), rolls_idle=True), files, self.now_ms, asked, workspace,
-            progressed, groups=self.groups,
-        )  # fmt: skip
-        remains = find_kept(
-            log.path, found.key, rankings_of(found.topic, asked.header), files, workspace,
-            retention_ms=found.topic.undo_retention_ms, values_bytes_max=asked.values_bytes_max,
-            planned=planned, progressed=progressed,
-        )  # fmt: skip
-        remains += find_remains(
-            log.path, self.marked, found.key, files, values_bytes_max=asked.values_bytes_max,
-            planned=planned, progressed=progressed,
-        )  # fmt: skip
-        return SearchedKey(found, remains, tuple(each.fault for each in remains if each.problem))
+    files = opened()
+    found = explain_key(
+        log, CleanRequest((), rolls_idle=True), files, now_ms, asked, workspace,
+        progressed, groups=groups,
+    )  # fmt: skip
+    remains = find_kept(
+        log.path, found.key, rankings_of(found.topic, asked.header), files, workspace,
+        retention_ms=found.topic.undo_retention_ms, values_bytes_max=asked.values_bytes_max,
+        planned=planned, progressed=progressed,
+    )  # fmt: skip
+    remains += find_remains(
+        log.path, marked, found.key, files, values_bytes_max=asked.values_bytes_max,
+        planned=planned, progressed=progressed,
+    )  # fmt: skip
+    return SearchedKey(found, remains, tuple(each.fault for each in remains if each.problem))
 
 
 def answer_from_directory(
@@ -114,17 +109,20 @@ def answer_from_directory(
     groups = GroupOffsets(files, brokers)
     marked = [each for each in selection.directory.partitions if each.mark is not None]
     logs = [
-        _AskedDirectory(
-            each, marked_of(marked, each.partition), asked, now_ms,
-            (lambda: files) if runner is None else recipe.open,
-            groups if runner is None else ask_ahead(brokers, each, files, now_ms),
+        AskedLog(
+            each.partition,
+            partial(
+                _explain, each, marked_of(marked, each.partition), asked, now_ms,
+                (lambda: files) if runner is None else recipe.open,
+                groups if runner is None else ask_ahead(brokers, each, files, now_ms),
+            ),
         )
         for each in selection.partitions
     ]  # fmt: skip
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
     roots = (root,) if recipe.is_on_disk(root) else ()
-    answers = ask_each(logs, _AskedDirectory.ask, memory_bytes, planned, progressed, runner, roots)
+    answers = ask_each(logs, AskedLog.ask, memory_bytes, planned, progressed, runner, roots)
     for answer in found_parts(answers, asked, faults):
         found, partition = answer.found, answer.found.partition
         erased = bounds.erased_by(partition)
@@ -150,17 +148,15 @@ def answer_from_directory(
     for partition, entries in _out_of_service(selection, scope).items():
         if key is None:
             break  # No record was found at the offset: no key to look for.
-        try:
-            remains = find_remains(
-                None, entries, key, files, values_bytes_max=asked.values_bytes_max,
+        remains = attempt(
+            partial(
+                find_remains, None, entries, key, files, values_bytes_max=asked.values_bytes_max,
                 planned=planned, progressed=progressed,
-            )  # fmt: skip
-        except StoppedError:
-            raise
-        except (CompactionError, OSError) as error:
-            faults.append((partition, error))
-            continue
-        if remains:
+            )
+        )  # fmt: skip
+        if isinstance(remains, Exception):
+            faults.append((partition, remains))
+        elif remains:
             left.append(OutOfService(partition, remains, OUT_OF_SERVICE_WORDS))
     return KeyAnswer(
         asked.key, tuple(parts), tuple(faults), left_out, bounds.look.warnings, tuple(left)

@@ -40,6 +40,8 @@ from keeplast.model.text import (
     without_secrets,
 )
 from keeplast.read.transactions import TransactionOutcome
+from keeplast.rewrite.workspace import Workspace
+from keeplast.service.search_tasks import Progressed
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.report import describe_error
 from keeplast.survey.wording import decision_words, removal_words
@@ -149,6 +151,17 @@ class KeyAnswer(Struct, frozen=True):
                 for each in self.out_of_service
             ],
         }
+
+
+class AskedLog(Struct, frozen=True):
+    """A partition with the question to it; a task is sent both."""
+
+    partition: TopicPartition
+    explain: Callable[..., SearchedKey]
+
+    def ask(self, workspace: Workspace, planned: Progressed, progressed: Progressed) -> SearchedKey:
+        """Search it."""
+        return self.explain(workspace=workspace, planned=planned, progressed=progressed)
 
 
 def found_parts(

@@ -66,7 +66,7 @@ def ask_each(
     if runner is None:
         workspace = Workspace(memory_bytes)
         for each in logs:
-            yield each.partition, _asked(ask, each, workspace, planned, progressed)
+            yield each.partition, attempt(partial(ask, each, workspace, planned, progressed))
         return
     work: Callable[[tuple[int, Log], Progressed], tuple[int, Found | Exception]]
     work = partial(_ask_alone, ask, memory_bytes)
@@ -81,19 +81,14 @@ def _ask_alone(
 ) -> tuple[int, Found | Exception]:
     """Ask one log in a task."""
     number, log = numbered
-    return number, _asked(ask, log, Workspace(memory_bytes), lambda _: None, progressed)
+    workspace = Workspace(memory_bytes)
+    return number, attempt(partial(ask, log, workspace, lambda _: None, progressed))
 
 
-def _asked(
-    ask: Ask[Log, Found],
-    log: Log,
-    workspace: Workspace,
-    planned: Progressed,
-    progressed: Progressed,
-) -> Found | Exception:
-    """Ask a log; the result carries every fault but a stop."""
+def attempt(work: Callable[[], Found]) -> Found | CompactionError | OSError:
+    """Return what ``work`` does, or the fault that kept it from it; a stop is raised."""
     try:
-        return ask(log, workspace, planned, progressed)
+        return work()
     except StoppedError:
         raise
     except (CompactionError, OSError) as error:

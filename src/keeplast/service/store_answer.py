@@ -7,16 +7,13 @@ filters; nothing is held and nothing changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-
-from msgspec import Struct
+from functools import partial
 
 from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.remains import SearchedKey
 from keeplast.model.hold import GroupReader, ReportedGroups
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.rewrite.workspace import Workspace
-from keeplast.service.explained import ExplainedPartition, KeyAnswer, found_parts
+from keeplast.service.explained import AskedLog, ExplainedPartition, KeyAnswer, found_parts
 from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.service.status_words import erased_sentence
 from keeplast.service.store_choice import StoreDates, tier_pace
@@ -26,36 +23,6 @@ from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.objects.filters import KEY_FACT, FilterKey
-from keeplast.tier.objects.object_store import ObjectStore
-
-
-class _AskedStored(Struct, frozen=True):
-    """A partition of a store with the question to it; ``brokers`` were asked before."""
-
-    look: RemoteLook
-    objects: ObjectStore
-    asked: AskedKey
-    now_ms: int
-    filter_key: FilterKey | None
-    brokers: GroupReader | None
-
-    @property
-    def partition(self) -> TopicPartition:
-        """Return which one it is."""
-        return self.look.state.partition
-
-    def ask(
-        self,
-        workspace: Workspace,
-        planned: Callable[[int], None],
-        progressed: Callable[[int], None],
-    ) -> SearchedKey:
-        """Search live segments and replaced ones."""
-        return explain_stored(
-            self.look, self.objects, self.asked, self.now_ms, workspace,
-            filter_key=self.filter_key, planned=planned, progressed=progressed,
-            brokers=self.brokers,
-        )  # fmt: skip
 
 
 def _reported(look: RemoteLook, brokers: GroupReader | None, now_ms: int) -> GroupReader | None:
@@ -96,15 +63,19 @@ def answer_from_store(
     if runner is not None:
         planned(sum(each.state.effective_bytes() for each in looks))
     logs = [
-        _AskedStored(
-            each, stores.objects, asked, now_ms, filter_key, _reported(each, opened.brokers, now_ms)
+        AskedLog(
+            each.state.partition,
+            partial(
+                explain_stored, each, stores.objects, asked, now_ms, filter_key=filter_key,
+                brokers=_reported(each, opened.brokers, now_ms),
+            ),
         )
         for each in looks
-    ]
+    ]  # fmt: skip
     parts = []
     faults: list[tuple[TopicPartition, Exception]] = []
     dates = StoreDates(opened, pace, has_expired_rounds=cleaner.has_expired_rounds)
-    answers = ask_each(logs, _AskedStored.ask, memory_bytes, planned, progressed, runner)
+    answers = ask_each(logs, AskedLog.ask, memory_bytes, planned, progressed, runner)
     for answer in found_parts(answers, asked, faults):
         found, partition = answer.found, answer.found.partition
         parts.append(

@@ -21,7 +21,6 @@ from keeplast.errors import (
     CompactionError,
     InvalidError,
     RefusedError,
-    StoppedError,
     code_of,
     error_text,
 )
@@ -34,6 +33,7 @@ from keeplast.model.document import Verdict
 from keeplast.model.partition import TopicPartition
 from keeplast.run.foresight import prove_receipt
 from keeplast.run.receipt import append_receipt, verdict_line
+from keeplast.service.search_tasks import attempt
 from keeplast.survey.receipt_book import (
     Entry,
     RoundReceipt,
@@ -164,13 +164,7 @@ def judge_each(
     found: list[tuple[str, Judgement]] = []
     noted = 0
     for each in chosen:
-        judged: Judgement
-        try:
-            judged = each.judge()
-        except StoppedError:
-            raise
-        except (CompactionError, OSError) as error:
-            judged = error
+        judged: Judgement = attempt(each.judge)
         found.append((each.name, judged))
         terms.heard(each.name, judged)
         if terms.notes and terms.receipt is not None and isinstance(judged, VerificationReport):

@@ -57,11 +57,12 @@ from keeplast.service.erasure.certificate import (
     receipts_standing,
 )
 from keeplast.service.erasure.certificate_check import (
-    CertificateStanding,
     PartitionStanding,
     age,
     compare_each,
     judge,
+    made_again,
+    missing,
     wanted_keys,
 )
 from keeplast.service.erasure.erasing import Search, SearchedLog, search_logs, with_foreign
@@ -352,18 +353,14 @@ def compare_attached(
     topics = {each.name: each for each in tier.facts.topics}
 
     def compare(entry: Mapping[str, Any], partition: TopicPartition) -> PartitionStanding:
-        if strange is not None:
-            return PartitionStanding(partition, CertificateStanding.OTHER, strange)
         topic = topics.get(partition.topic)
         if topic is None or partition.partition >= topic.partition_count:
-            why = "there is no such partition"
-            return PartitionStanding(partition, CertificateStanding.MISSING, why)
+            return missing(partition)
         if entry["topic_id"] != encode_id(topic.topic_id):
-            why = f"the topic was made again: its id is {encode_id(topic.topic_id)}"
-            return PartitionStanding(partition, CertificateStanding.OTHER, why)
+            return made_again(partition, encode_id(topic.topic_id))
         return _compare(entry, tier, topic, partition, asked, clock, behind)
 
-    return compare_each(statement["partitions"], compare)
+    return compare_each(statement["partitions"], strange, compare)
 
 
 def _strangeness(statement: Mapping[str, Any], facts: ClusterFacts) -> str | None:

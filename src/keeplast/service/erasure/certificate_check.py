@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from keeplast.errors import CompactionError, InvalidError, StoppedError, error_text
+from keeplast.errors import InvalidError, error_text
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.inspect.erasure_search import PartitionSearch, search_partition, sum_file
 from keeplast.inspect.explain import rankings_of
@@ -40,6 +40,7 @@ from keeplast.service.erasure.certificate import (
     read_receipt_lines,
     receipt_paths,
 )
+from keeplast.service.search_tasks import attempt
 from keeplast.survey.receipt_chain import ChainHead, check_chain
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
@@ -162,7 +163,7 @@ def compare_directory(
             checkpoints.get(partition), behind,
         )  # fmt: skip
 
-    return compare_each(entries, compare)
+    return compare_each(entries, None, compare)
 
 
 def wanted_keys(statement: Mapping[str, Any], hasher: KeyHasher | None) -> WantedKeys:
@@ -176,21 +177,36 @@ def wanted_keys(statement: Mapping[str, Any], hasher: KeyHasher | None) -> Wante
 
 def compare_each(
     entries: Sequence[Mapping[str, Any]],
+    strange: str | None,
     compare: Callable[[Mapping[str, Any], TopicPartition], PartitionStanding],
 ) -> tuple[PartitionStanding, ...]:
-    """Return what ``compare`` says of each partition; one that cannot be read stops no other."""
+    """Return what ``compare`` says of each partition; one that cannot be read stops no other.
+
+    ``strange`` is why none of the place is what the certificate is about, None when it may be.
+    """
     found = []
     for each in entries:
         partition = partition_of(dict(each))
-        try:
-            found.append(compare(each, partition))
-        except StoppedError:
-            raise
-        except (CompactionError, OSError) as error:
-            found.append(
-                PartitionStanding(partition, CertificateStanding.UNREADABLE, error_text(error))
-            )
+        if strange is not None:
+            found.append(PartitionStanding(partition, CertificateStanding.OTHER, strange))
+            continue
+        standing = attempt(partial(compare, each, partition))
+        if isinstance(standing, Exception):
+            why = error_text(standing)
+            standing = PartitionStanding(partition, CertificateStanding.UNREADABLE, why)
+        found.append(standing)
     return tuple(found)
+
+
+def missing(partition: TopicPartition) -> PartitionStanding:
+    """Return the standing of a partition that is gone."""
+    return PartitionStanding(partition, CertificateStanding.MISSING, "there is no such partition")
+
+
+def made_again(partition: TopicPartition, topic_id: str | None) -> PartitionStanding:
+    """Return the standing of a partition whose topic has another id now."""
+    why = f"the topic was made again: its id is {topic_id}"
+    return PartitionStanding(partition, CertificateStanding.OTHER, why)
 
 
 def _strangeness(
@@ -282,16 +298,13 @@ def _compare(
 ) -> PartitionStanding:
     there = directory.find(partition)
     if there is None:
-        return PartitionStanding(
-            partition, CertificateStanding.MISSING, "there is no such partition"
-        )
+        return missing(partition)
     search = search_partition(
         partition, there.path, wanted, rankings_of(TopicConfig(), None), files, workspace,
         progressed,
     )  # fmt: skip
     if entry["topic_id"] is not None and search.topic_id != entry["topic_id"]:
-        why = f"the topic was made again: its id is {search.topic_id}"
-        return PartitionStanding(partition, CertificateStanding.OTHER, why)
+        return made_again(partition, search.topic_id)
     older = age(search, entry) or _is_less_clean(entry, clean_to) or behind
     marked = marked_of(directory.partitions, partition)
     return judge(

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from keeplast.config.selection import Selection
-from keeplast.errors import CompactionError, StoppedError, UnavailableError
+from keeplast.errors import UnavailableError
 from keeplast.inspect.erasure_search import (
     ForeignPath,
     PartitionSearch,
@@ -51,7 +51,7 @@ from keeplast.service.erasure.erasure_answer import (
 )
 from keeplast.service.erasure.foreign_paths import foreign_in_directory
 from keeplast.service.erasure.trace_bounds import TraceBounds
-from keeplast.service.search_tasks import Progressed, SearchRunner, ask_each
+from keeplast.service.search_tasks import AskableLog, Progressed, SearchRunner, ask_each, attempt
 from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.group_offsets import ReaderOffsets, ask_ahead
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
@@ -104,12 +104,8 @@ class SearchedLog(Struct, frozen=True):
         return self.remains if self.search is None else (*self.search.remains, *self.remains)
 
 
-class SearchableLog(Protocol):
+class SearchableLog(AskableLog, Protocol):
     """A partition that can be searched, wherever it lies."""
-
-    @property
-    def partition(self) -> TopicPartition:
-        """Return which one it is."""
 
     def search(self, asked: Search) -> SearchedLog:
         """Search all of it; CompactionError or OSError when that cannot be done."""
@@ -327,7 +323,7 @@ def search_logs(
     results = ask_each(list(logs), search, memory_bytes, lambda _: None, progressed, runner, roots)
     for partition, found in sorted(results, key=lambda each: each[0]):
         if not isinstance(found, Exception) and partition in here:
-            found = _completed(found, here[partition], keys.wanted())
+            found = attempt(partial(here[partition], found, keys.wanted()))
         if isinstance(found, Exception):
             faults.append((partition, found))
             continue
@@ -369,18 +365,6 @@ def _search(
 def no_remains(wanted: WantedKeys) -> list[Remains]:
     """Search nothing: what is no part of the log is searched elsewhere."""
     return []
-
-
-def _completed(
-    found: SearchedLog, complete: CompleteSearch, wanted: WantedKeys
-) -> SearchedLog | Exception:
-    """Return a log with what else was found of it, or why that could not be searched."""
-    try:
-        return complete(found, wanted)
-    except StoppedError:
-        raise
-    except (CompactionError, OSError) as error:
-        return error
 
 
 def out_of_service(

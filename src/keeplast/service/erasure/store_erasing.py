@@ -47,6 +47,8 @@ from keeplast.service.erasure.certificate_check import (
     compare_each,
     is_as_it_was,
     judge,
+    made_again,
+    missing,
     wanted_keys,
 )
 from keeplast.service.erasure.directory_erasing import ROUNDS_OF_NOW
@@ -338,14 +340,11 @@ def compare_store(
     strange = _strangeness(statement, opened)
 
     def compare(entry: Mapping[str, Any], partition: TopicPartition) -> PartitionStanding:
-        if strange is not None:
-            return PartitionStanding(partition, CertificateStanding.OTHER, strange)
         if partition not in there:
-            why = "there is no such partition"
-            return PartitionStanding(partition, CertificateStanding.MISSING, why)
+            return missing(partition)
         return _compare(entry, partition, opened, wanted, workspace, progressed, behind)
 
-    found = compare_each(entries, compare)
+    found = compare_each(entries, strange, compare)
     if strange is not None or _store_id(statement) is not None:
         return found
     return tuple(replace(each, why=f"{each.why}; {NOT_BOUND}") for each in found)
@@ -385,8 +384,7 @@ def _compare(
     look, parts = opened.look(partition), opened.parts()
     state = look.state
     if entry["topic_id"] != state.topic_id:
-        why = f"the topic was made again: its id is {state.topic_id}"
-        return PartitionStanding(partition, CertificateStanding.OTHER, why)
+        return made_again(partition, state.topic_id)
     if state.version < int(entry["metadata_version"]):
         why = (
             f"the metadata is at version {state.version}, and was at {entry['metadata_version']}: "

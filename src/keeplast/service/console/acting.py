@@ -139,8 +139,8 @@ class Acting:
 SEGMENTS_MAX = 500
 
 
-class Counting:
-    """Batch headers in one console."""
+class OnDemand:
+    """What one console reads of logs when it is asked to."""
 
     def __init__(
         self,
@@ -149,11 +149,15 @@ class Counting:
         sessions: Sessions,
         rendering: Rendering,
     ) -> None:
-        """Take how headers are read, and who may ask."""
+        """Take how logs are read, and who may ask."""
         self._source = source
         self._searches = searches
         self._sessions = sessions
         self._rendering = rendering
+
+
+class Counting(OnDemand):
+    """Batch headers in one console."""
 
     async def page(self, request: Request) -> Response:
         """Show codecs, horizons and stages of one log."""

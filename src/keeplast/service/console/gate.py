@@ -444,8 +444,7 @@ class Gate:
             async def fenced(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     headers = MutableHeaders(scope=message)
-                    for name, value in HEADERS.items():
-                        headers[name] = value
+                    headers.update(HEADERS)
                     visitor = scope.get("state", {}).get("visitor")
                     if visitor is not None and visitor.is_secure:
                         headers["strict-transport-security"] = f"max-age={HSTS_SECONDS}"

@@ -102,8 +102,8 @@ class Reading:
         query = query_of(request, COLUMN_NAMES)
         topic = request.path_params.get("topic")
 
-        def make() -> str:
-            view, live = self._source.view(), self._source.live
+        def make(view: ConsoleView) -> str:
+            live = self._source.live
             now_ms = self._rendering.page_ms(view)
             lines = [each for each in lines_of(view, live) if topic in (None, each.topic)]
             if topic is not None and not lines:
@@ -140,8 +140,7 @@ class Reading:
         """Show one partition."""
         partition, query = partition_of(request), query_of(request, ())
 
-        def make() -> str:
-            view = self._source.view()
+        def make(view: ConsoleView) -> str:
             entry = shown_entry(view, partition)
             lines = [
                 each
@@ -163,8 +162,7 @@ class Reading:
         """Show the search alone, for who has no script: lists reload, and this stays."""
         text = request.query_params.get("q", "")[:TEXT_LENGTH_MAX]
 
-        def make() -> str:
-            view = self._source.view()
+        def make(view: ConsoleView) -> str:
             return self._rendering.page("find.html", request, view, text=text)
 
         return await self._rendering.html(make)
@@ -176,8 +174,7 @@ class Reading:
         if word is not None and entry is None:
             raise HTTPException(404, "there is no such word here; /help has all")
 
-        def make() -> str:
-            view = self._source.view()
+        def make(view: ConsoleView) -> str:
             areas: dict[str, list[HelpEntry]] = {}
             for each in every.values():
                 areas.setdefault(each.area, []).append(each)
@@ -191,8 +188,7 @@ class Reading:
         """Show what runs, what is next, what needs attention, and the receipts."""
         query = query_of(request, ("name", "size"))
 
-        def make() -> str:
-            view = self._source.view()
+        def make(view: ConsoleView) -> str:
             now_ms = self._rendering.page_ms(view)
             live = self._source.live
             queue = pages.upcoming(view, live)
@@ -218,8 +214,8 @@ class Reading:
         """Show what the place was like, or one topic."""
         span, topic = span_of(request)
 
-        def make() -> str:
-            view, history = self._source.view(), self._source.history
+        def make(view: ConsoleView) -> str:
+            history = self._source.history
             found = charts.charts_of(self._series(view, topic, span))
             return self._rendering.page(
                 "time.html", request, view, charts=found, drawn=charts.DRAWN, span=span,

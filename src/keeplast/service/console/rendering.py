@@ -258,11 +258,11 @@ class Rendering:
             self._turn = anyio.CapacityLimiter(1)
         return await anyio.to_thread.run_sync(make, limiter=self._turn)
 
-    async def html(self, make: Callable[[], str]) -> Response:
-        """Answer with a page; a script that has what it says is not sent it again."""
+    async def html(self, make: Callable[[ConsoleView], str]) -> Response:
+        """Answer with a page of the newest view; a script that has what it says is not sent it."""
 
         def tagged() -> Response:
-            text = make()
+            text = make(self._source.view())
             tag = tag_of(_AGES.sub("", text).encode())
             text = text.replace(_NO_TAG, f'data-tag="{tag}"', 1)
             looked = _LOOKED.search(text)

@@ -21,19 +21,17 @@ from keeplast.inspect.fates import Fate, Outlook
 from keeplast.model.erasure_request import KeyForm, decode_key
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import printable, shown_bytes, without_secrets
-from keeplast.service.console.acting import require_own_form
-from keeplast.service.console.gate import Sessions, Visitor, VisitorRole
+from keeplast.service.console.acting import OnDemand, require_own_form
+from keeplast.service.console.gate import Visitor, VisitorRole
 from keeplast.service.console.pages import log_url
 from keeplast.service.console.rendering import (
     PARTITION_MAX,
     TEXT_LENGTH_MAX,
-    Rendering,
     form_of,
     run_errand,
 )
-from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.standing import entries
-from keeplast.service.console.view import ConsoleView, ViewSource
+from keeplast.service.console.view import ConsoleView
 from keeplast.service.console.wording import ShownTime, moment
 from keeplast.service.document_text import document_text
 from keeplast.service.explained import (
@@ -172,21 +170,8 @@ class KeyQuestion(Struct, frozen=True):
     values: bool = False
 
 
-class Searching:
+class Searching(OnDemand):
     """Key search in one console."""
-
-    def __init__(
-        self,
-        source: ViewSource,
-        searches: KeySearches,
-        sessions: Sessions,
-        rendering: Rendering,
-    ) -> None:
-        """Take where keys are found, and who may ask."""
-        self._source = source
-        self._searches = searches
-        self._sessions = sessions
-        self._rendering = rendering
 
     async def page(self, request: Request) -> Response:
         """Show the form; by POST also what is known of the key in it."""

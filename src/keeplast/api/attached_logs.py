@@ -143,6 +143,11 @@ class AttachedLogs(AskedPlace):
             self.bootstrap_servers, self.client, accepts_untested=self.accepts_untested
         )
 
+    def _read_facts(self, topics: Sequence[str]) -> tuple[ClusterClient, ClusterFacts]:
+        """Return a connection, and what brokers say of ``topics``, of every tiered one without."""
+        client = self.connect()
+        return client, client.read_facts(topics)
+
     @property
     def is_object_store(self) -> bool:
         """Return whether a deleted object is gone at once for its readers."""
@@ -201,8 +206,7 @@ class AttachedLogs(AskedPlace):
         """Read what there is of ``topics``, of every tiered one without, and the decisions."""
         layout = self.layout()
         with self.decisions() as log:
-            client = self.connect()
-            facts = client.read_facts(topics)
+            client, facts = self._read_facts(topics)
             yield LiveTier(
                 client,
                 facts,
@@ -215,8 +219,7 @@ class AttachedLogs(AskedPlace):
     def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
         """Look at what brokers serve and, where they are named, at decisions and storage."""
         self.refuse_status_terms(terms)
-        client = self.connect()
-        facts = client.read_facts(scope.topics)
+        client, facts = self._read_facts(scope.topics)
         looks_there = self.storage or self.storage_options or terms.open_runner is not None
         # After the cluster: where that is gone too, it is what is said.
         layout = self.layout() if looks_there else None
@@ -239,8 +242,8 @@ class AttachedLogs(AskedPlace):
         age_ms: int,
     ) -> HoldBook:
         """Hold partitions at a point, for the rounds of every host; attached or not yet."""
-        layout, client = self.layout(), self.connect()
-        facts = client.read_facts(topics)
+        layout = self.layout()
+        client, facts = self._read_facts(topics)
         with self.decisions(makes=True) as log:
             added = hold_topics(
                 client, facts, log, layout, self.wanted(facts.topics), SystemClock(), topics,
@@ -396,8 +399,7 @@ class AttachedLogs(AskedPlace):
             keep_sources_ms=terms.keep_sources_ms, takes_over=terms.takes_over,
         )  # fmt: skip
         with self.decisions(makes=True, only_looks=only_looks) as log:
-            client = self.connect()
-            facts = client.read_facts(scope.topics)
+            client, facts = self._read_facts(scope.topics)
             yield AttachedRounds(
                 client, facts, self.wanted(facts.topics), self.layout(), log,
                 self.bootstrap_servers, asked,
@@ -408,8 +410,7 @@ class AttachedLogs(AskedPlace):
         self.refuse_directory_terms(terms)
         judged, layout = read_judged_rounds(terms, LocalFiles()), self.layout()
         with self.decisions(only_looks=True) as log:
-            client = self.connect()
-            facts = client.read_facts(scope.topics)
+            client, facts = self._read_facts(scope.topics)
             return verify_topics(
                 client, facts, self.wanted(facts.topics), layout, log, judged,
                 scope.partitions, terms,
@@ -451,8 +452,7 @@ class AttachedLogs(AskedPlace):
         receipts = () if terms.receipt is None else read_receipts(terms.receipt, LocalFiles())
         layout = self.layout()
         with decision_log_at(self.store, SystemClock(), only_looks=True) as log:
-            client = self.connect()
-            facts = client.read_facts(scope.topics)
+            client, facts = self._read_facts(scope.topics)
             chosen = choose_attached(facts, scope.partitions)
             asked.require_one(len(chosen))
             cache = self.folded(client, facts, log).cache
@@ -541,8 +541,7 @@ class AttachedLogs(AskedPlace):
         self.refuse_more_directories(terms)
         layout, topics = self.layout(), topics_read(scope.topics, terms.checkpoint)
         with decision_log_at(self.store, SystemClock(), only_looks=True) as log:
-            client = self.connect()
-            facts = client.read_facts(topics)
+            client, facts = self._read_facts(topics)
             marking = checkpoint_topic(terms.checkpoint)
             with self.events.folding() as progressed:
                 found = find_shown_topics(

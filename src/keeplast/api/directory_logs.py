@@ -255,12 +255,8 @@ class DirectoryLogs(AskedPlace):
             )  # fmt: skip
             if writes:
                 keeplast.run.target.check_places(request, files)
-            with work.open_runner() as runner:
-                coordinator = keeplast.run.coordinator.Coordinator(
-                    runner, SystemClock(), files, work.events, recipe, work.brokers
-                )
-                with work.switch.heard(coordinator.stop):
-                    report = act(coordinator, request)
+            with _coordinator(work, files, recipe) as coordinator:
+                report = act(coordinator, request)
             if writes and request.receipt is not None and not any(failures(report)):
                 keeplast.run.foresight.leave_receipt(
                     files, request.receipt, [each.path for each in request.partitions]
@@ -458,18 +454,8 @@ class DirectoryLogs(AskedPlace):
         selection = keeplast.service.erasure.directory_erasing.select_topics(
             self.path, files, asked.topics, self.sources, leaves_missing=bool(asked.reapplied)
         )
-
-        @contextlib.contextmanager
-        def opened() -> Iterator[Coordinator]:
-            with work.open_runner() as runner:
-                coordinator = keeplast.run.coordinator.Coordinator(
-                    runner, SystemClock(), files, work.events, brokers=work.brokers
-                )
-                with work.switch.heard(coordinator.stop):
-                    yield coordinator
-
         reports = keeplast.service.erasure.directory_erasing.clean_traces(
-            selection, answer, opened, receipt=work.receipt,
+            selection, answer, partial(_coordinator, work, files), receipt=work.receipt,
             is_stopped=lambda: work.switch.is_stopped,
         )  # fmt: skip
         failed = [each for each in reports if any(failures(each))]
@@ -502,6 +488,19 @@ class DirectoryLogs(AskedPlace):
         places = (self.path, *terms.also)
         options = self.object_options if any(map(is_object_path, places)) else {}
         return keeplast.service.read_place.directory_read(self.path, self.sources, options, terms)
+
+
+@contextlib.contextmanager
+def _coordinator(
+    work: WorkTerms, files: FileSystem, recipe: FilesRecipe | None = None
+) -> Iterator[Coordinator]:
+    """Open a runner, and what does rounds with it; who asks to end is heard."""
+    with work.open_runner() as runner:
+        coordinator = keeplast.run.coordinator.Coordinator(
+            runner, SystemClock(), files, work.events, recipe, work.brokers
+        )
+        with work.switch.heard(coordinator.stop):
+            yield coordinator
 
 
 def _assumed(

@@ -7,6 +7,7 @@ claimed: its brokers remove what they knew of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -132,11 +133,9 @@ class AttachedUpkeep(Struct, frozen=True):
                 AttachTerms(policy, self.address), takes_over=terms.takes_over,
                 accepts_metadata=accepts_metadata, folds=folds,
             )  # fmt: skip
-            try:
+            with closing(publisher):
                 yield {"epoch": publisher.epoch}
                 yield step(publisher)
-            finally:
-                publisher.close()
 
         return UpkeepReport(tuple(outcome_of(_at(each), partial(act, each)) for each in chosen))
 
@@ -212,10 +211,8 @@ class AttachedUpkeep(Struct, frozen=True):
             grace_ms=self.grace_ms, takes_over=asked.takes_over,
             accepts_metadata=asked.accepts_metadata, folds=folds,
         )  # fmt: skip
-        try:
+        with closing(publisher):
             repaired = repair(publisher, accepts_metadata=asked.accepts_metadata)
-        finally:
-            publisher.close()
         return {
             "epoch": publisher.epoch, "rebuilt_decisions": found.decisions,
             "uncollected": found.uncollected, "published": repaired.published,

@@ -248,10 +248,9 @@ def _copy_partitions(
     )
     if not terms.takes_new:
         _require_known(source, chosen, topics)
-    done: list[tuple[TopicPartition, Copied]] = []
+    done: list[tuple[TopicPartition, Copied]] = [*source.refused]
     for refused in source.refused:
         terms.heard(*refused)
-        done.append(refused)
     for each in chosen:
         copied = _copied(store, each, terms, is_known=each.partition in known,
                          grace_ms=grace_ms, receipt=receipt)  # fmt: skip

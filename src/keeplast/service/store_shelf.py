@@ -28,8 +28,5 @@ def store_shelf(url: str, given: Path | None) -> Iterator[RequestShelf]:
         raise InvalidError(
             f"there is no such store; correct the URL. url={shown_url(url)}", code="K320"
         )
-    text = KeptText(open_database(url), SystemClock(), ERASURES)
-    try:
+    with contextlib.closing(KeptText(open_database(url), SystemClock(), ERASURES)) as text:
         yield MetadataShelf(shown_url(url), text)
-    finally:
-        text.close()

@@ -246,7 +246,9 @@ class LeasedHost:
         state = self._metadata.load(self.partition)
         check_not_forgotten(state)
         self._check_same_topic(self.host.directory, state)
-        self._follow_settings(state)
+        topic = self._store.topic_for(state)
+        if topic != self.host.topic:
+            self.host.change_settings(topic)
         is_first, self._is_first = self._is_first, False
         if self.leads and self._is_ours(state):
             return HostStanding(True, state, f"leads at epoch {state.leader_epoch}")
@@ -282,12 +284,6 @@ class LeasedHost:
 
     def _is_ours(self, state: PartitionState) -> bool:
         return state.leader_epoch == self.host.epoch and self._metadata.holds(state)
-
-    def _follow_settings(self, state: PartitionState) -> None:
-        """Go on with the settings that the store has now."""
-        topic = self._store.topic_for(state)
-        if topic != self.host.topic:
-            self.host.change_settings(topic)
 
     def _find_obstacle(
         self, state: PartitionState, lease: Lease | None, *, is_first: bool, takes_over: bool

@@ -207,12 +207,11 @@ class PartitionHost(PartitionReader):
             if epoch >= known.leader_epoch:  # Else it is fenced, whatever its log is.
                 self._check_same_log(known)
             written = known.joined_lineage(self.lineage)
-            lineage = written
-            if not written or written[-1].epoch != epoch:
-                lineage = (*written, LeaderEpoch(epoch, self.log_end_offset))
+            is_named = bool(written) and written[-1].epoch == epoch
+            own = () if is_named else (LeaderEpoch(epoch, self.log_end_offset),)
             try:
                 state = self._store.take_over(
-                    self.partition, epoch=epoch, owner=self._owner, lineage=lineage,
+                    self.partition, epoch=epoch, owner=self._owner, lineage=(*written, *own),
                     log_end=self.log_end_offset, instead_of=known, is_unchanged=True,
                     lease_ms=lease_ms, acknowledged=self.high_watermark,
                 )  # fmt: skip
@@ -478,8 +477,9 @@ class PartitionHost(PartitionReader):
         end = said_end(self.partition, listing, self._files) or 0
         if end > max(checkpoint, cleaned_for(listing, self._files) or 0):
             note_round(listing, self._files, end, witness=None, checkpoint=checkpoint)
-        change = {self.partition: checkpoint}
-        update_checkpoint(self._files, self.directory.parent, CLEANER_CHECKPOINT, change)
+        update_checkpoint(
+            self._files, self.directory.parent, CLEANER_CHECKPOINT, {self.partition: checkpoint}
+        )
         drop_note(self.directory, self._files, checkpoint)
 
     # Retention.

@@ -58,7 +58,9 @@ class Overlap:
         The first dirty offset when nothing below it agrees.
         """
         start = state.first_dirty(self._replica.log_end_offset)
-        local = {segment.base_offset: (segment, end) for segment, end in self._list_closed()}
+        local = {
+            segment.base_offset: (segment, end) for segment, end in self._replica.closed_segments()
+        }
         for route in reversed([r for r in state.routes if r.last_offset < start]):
             found = local.get(route.base_offset)
             if route.last_offset + 1 != start or found is None or found[1] != start:
@@ -79,11 +81,10 @@ class Overlap:
         made = 0
         for route in reversed([r for r in state.routes if r.last_offset < end]):
             segment = state.segments[route.segment_id]
-            inside = [
-                (s, e) for s, e in self._list_closed() if s.base_offset <= route.last_offset < e
-            ]
+            closed = self._replica.closed_segments()
+            inside = [(s, e) for s, e in closed if s.base_offset <= route.last_offset < e]
             covered = [
-                s for s, e in self._list_closed()
+                s for s, e in closed
                 if s.base_offset >= route.base_offset and e <= route.last_offset + 1
             ]  # fmt: skip
             fits = (
@@ -102,9 +103,6 @@ class Overlap:
             made += 1
         return made
 
-    def _list_closed(self) -> list[tuple[SegmentFiles, int]]:
-        return self._replica.closed_segments()
-
     def _is_copy(self, local: SegmentFiles, segment: RemoteSegment) -> bool:
         """Say whether a local segment was found to be ``segment``, and is unchanged since."""
         return self._copies.get(local.base_offset) == _mark(local, segment)
@@ -117,9 +115,11 @@ class Overlap:
         if self._is_copy(local, segment):
             return True
         expected = segment.files[LOG]
-        if local.size_bytes != expected.size_bytes or local.mtime_ms != segment.mtime_ms:
-            return False
-        if file_crc(self._files, local.log_path) != expected.crc32c:
+        if (
+            local.size_bytes != expected.size_bytes
+            or local.mtime_ms != segment.mtime_ms
+            or file_crc(self._files, local.log_path) != expected.crc32c
+        ):
             return False
         self._copies[local.base_offset] = _mark(local, segment)
         return True
@@ -149,7 +149,7 @@ class Overlap:
         sources = tuple(each.base_offset for each in covered)
         for path in commit_wave(self._files, directory, [Replacement(base, staged, sources)]):
             self._files.unlink(path)
-        made = next(s for s, _ in self._list_closed() if s.base_offset == base)
+        made = next(s for s, _ in self._replica.closed_segments() if s.base_offset == base)
         self._copies[base] = _mark(made, segment)
 
 
@@ -254,5 +254,4 @@ class PartitionReader(Replica):
         return min(floor, state.remote_end)
 
     def _remote_files(self, state: PartitionState) -> RoundFiles:
-        segments = tuple(state.segments[route.segment_id] for route in state.routes)
-        return RoundFiles(self._objects, self.partition, state.topic_id, segments)
+        return RoundFiles(self._objects, self.partition, state.topic_id, state.live_segments)

@@ -156,9 +156,10 @@ class ColumnCollector:
             yield full
 
     def _corrupt(self, window: Window, code: int) -> CorruptError:
-        batch = int(self._cursor[a.BATCH])
-        expected = "records that fill the batch"
-        return window.corrupt(batch, PROBLEMS[code], expected, "something else")
+        return window.corrupt(
+            int(self._cursor[a.BATCH]), PROBLEMS[code], "records that fill the batch",
+            "something else",
+        )  # fmt: skip
 
 
 Hidden = NDArray[np.bool_] | None
@@ -275,8 +276,7 @@ def _list(
         _require_start(split, listing, files, at)
     following = [*(each.base_offset for each in listing.segments[1:]), None]
     for segment, next_base in zip(listing.segments, following, strict=True):
-        is_above = next_base is None or next_base > at
-        if is_above and segment.base_offset < split.wanted.end_offset:
+        if (next_base is None or next_base > at) and segment.base_offset < split.wanted.end_offset:
             yield segment, next_base
 
 
@@ -340,9 +340,11 @@ def _require_there(listed: SegmentFiles, files: FileSystem, *, is_active: bool) 
     """Raise FileNotFoundError when a segment has been removed or replaced since it was listed."""
     status = files.stat(listed.log_path)
     # One that was active may have grown.
-    is_same = status.inode == listed.inode and status.size_bytes >= listed.size_bytes
-    if not is_active:
-        is_same = (status.size_bytes, status.mtime_ns) == (listed.size_bytes, listed.mtime_ns)
+    is_same = (
+        status.inode == listed.inode and status.size_bytes >= listed.size_bytes
+        if is_active
+        else (status.size_bytes, status.mtime_ns) == (listed.size_bytes, listed.mtime_ns)
+    )
     if not is_same:
         raise FileNotFoundError(f"{listed.log_path} was replaced")
 

@@ -179,8 +179,11 @@ def _newest_snapshot(
 
 
 def _opened(entries: Iterable[ProducerEntry]) -> list[tuple[int, int]]:
-    opened = [(each.producer_id, each.current_txn_first_offset) for each in entries]
-    return [each for each in opened if each[1] >= 0]
+    return [
+        (each.producer_id, each.current_txn_first_offset)
+        for each in entries
+        if each.current_txn_first_offset >= 0
+    ]
 
 
 def _headers(

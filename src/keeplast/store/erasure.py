@@ -141,7 +141,7 @@ def find_tier_eligibility(
     if state.uncleanable_reason is not None:
         return TierEligibility(None, ErasureBasis(BasisKind.SET_ASIDE))
     due = partial(_due, state, topic, now_ms, timestamp_ahead_max_ms)
-    segments = tuple(state.segments[route.segment_id] for route in state.routes)
+    segments = state.live_segments
     parts: list[Eligibility] = []
     stamps = [-1, *(segment.max_timestamp_ms for segment in segments)]
     if segments:
@@ -171,11 +171,10 @@ def _due(
     partition = PartitionRequest(state.partition, path, topic)
     request = CleanRequest((partition,), log_start_offset=state.log_start, high_watermark=watermark)
     checkpoints = stored_checkpoints(state, {state.partition: watermark})
-    found = find_status(
+    return find_status(
         partition, request, checkpoints, files, now_ms,
         timestamp_ahead_max_ms=timestamp_ahead_max_ms, tombstones=TombstoneReading.SKIP,
-    )  # fmt: skip
-    return found.eligibility
+    ).eligibility  # fmt: skip
 
 
 def _local_stamps(

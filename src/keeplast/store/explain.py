@@ -141,7 +141,7 @@ def explain_stored(
     collected meanwhile has no records. ``brokers`` report what consumer groups have committed.
     """
     state = look.state
-    segments = tuple(state.segments[route.segment_id] for route in state.routes)
+    segments = state.live_segments
     remote = RoundFiles(objects, state.partition, state.topic_id, segments)
     request = CleanRequest((), log_start_offset=state.log_start, high_watermark=remote.end)
     looked = look_for_keys(
@@ -189,9 +189,11 @@ def explain_stored(
             )  # fmt: skip
         except FileNotFoundError:
             continue
-        kind, name = RemainsKind.KEPT, orphan.kept_by
-        if name is None:
-            kind, name = RemainsKind.REPLACED, orphan.segment.segment_id
+        kind, name = (
+            (RemainsKind.REPLACED, orphan.segment.segment_id)
+            if orphan.kept_by is None
+            else (RemainsKind.KEPT, orphan.kept_by)
+        )
         remains.append(Remains(kind, name, records=records, until_ms=orphan.not_before_ms))
     return SearchedKey(found, tuple(remains), left_out=left_out_of(every))
 

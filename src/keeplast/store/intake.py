@@ -188,8 +188,11 @@ class Intake(Struct, frozen=True):
         """
 
         def act() -> PartitionState:
-            state = self._import(high_watermark=high_watermark, replicated_ms=replicated_ms)
-            return adopt_checkpoint(self.store, self.files, self.directory, state, self.topic)
+            return adopt_checkpoint(
+                self.store, self.files, self.directory,
+                self._import(high_watermark=high_watermark, replicated_ms=replicated_ms),
+                self.topic,
+            )  # fmt: skip
 
         return while_it_moves(self.directory, self.files, act)
 
@@ -199,9 +202,9 @@ class Intake(Struct, frozen=True):
         ``retention_ms`` is the broker's ``delete.retention.ms``, None where it is not known; the
         least of it and the topic's counts.
         """
-        topic = self.topic
-        if retention_ms is not None and retention_ms < topic.delete_retention_ms:
-            topic = replace(topic, delete_retention_ms=retention_ms)
+        own_ms = self.topic.delete_retention_ms
+        least_ms = own_ms if retention_ms is None else min(own_ms, retention_ms)
+        topic = replace(self.topic, delete_retention_ms=least_ms)
 
         def act() -> PartitionState:
             replicated_ms = find_replicated_ms(self.files, self.directory, self.clock)

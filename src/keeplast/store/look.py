@@ -144,8 +144,9 @@ class RemoteBook:
     def expired(self, path: Path, segments: Sequence[SegmentFiles], now: Examination) -> Expired:
         """Return what a round could remove now from ``segments``, a prefix of the log."""
         del path
-        bound = segments[-1].base_offset + 1 if segments else 0
-        return self._horizons.expired(self._state, bound, now)
+        return self._horizons.expired(
+            self._state, segments[-1].base_offset + 1 if segments else 0, now
+        )
 
 
 def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:

@@ -103,9 +103,11 @@ COLLECT_MS = 60 * 60 * 1000
 def is_collection_due(orphans: Iterable[Orphan], last_ms: int | None, *, now_ms: int) -> bool:
     """Say whether to collect: a grace has passed, or the last collection, at ``last_ms``, is long
     ago. None says that there was none; one in the future is that of a clock that was ahead."""
-    if any(orphan.not_before_ms <= now_ms for orphan in orphans):
-        return True
-    return last_ms is None or not 0 <= now_ms - last_ms < COLLECT_MS
+    return (
+        any(orphan.not_before_ms <= now_ms for orphan in orphans)
+        or last_ms is None
+        or not 0 <= now_ms - last_ms < COLLECT_MS
+    )
 
 
 class Removal(Struct, frozen=True):
@@ -187,9 +189,11 @@ class StoreRemovals:
             return removal
         cut = removal.start
         across = next((r for r in state.routes if r.base_offset < cut <= r.last_offset), None)
-        made = None
-        if across is not None and removal.cut_base is not None:
-            made = _shorten(self._objects, state, across, cut, self._interval(state))
+        made = (
+            None
+            if across is None or removal.cut_base is None
+            else _shorten(self._objects, state, across, cut, self._interval(state))
+        )
         self._store.removals.truncate(
             state, secrets.token_hex(ID_CHARS // 2), cut=cut,
             replaced=None if across is None else across.segment_id, made=made, grace_ms=grace_ms,
@@ -284,8 +288,10 @@ class StoreRemovals:
                 "segments": removal.segments, "bytes": removal.bytes, "records": removal.records,
                 "is_cleaned_by": removal.is_cleaned_by,
             }  # fmt: skip
-            line = receipt(removal_line(removal.partition, self._clock.now_ms(), facts))
-            keep_line(self._store.facts, line)
+            keep_line(
+                self._store.facts,
+                receipt(removal_line(removal.partition, self._clock.now_ms(), facts)),
+            )
         return replace(removal, done=True)
 
 

@@ -67,7 +67,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.stored_logs import explained
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey, SegmentBytes
 from keeplast.tier.objects.object_store import ObjectStore, object_key
-from keeplast.tier.objects.round_files import RoundFiles, RoundRecipe, new_segment_id
+from keeplast.tier.objects.round_files import RoundRecipe, new_segment_id
 from keeplast.tier.objects.transfer import EPOCHS, put_small
 from keeplast.tier.state.kept_rounds import Keeping, RoundSums
 from keeplast.tier.state.partition_state import PartitionState
@@ -101,13 +101,9 @@ class TierCommit:
             for route in state.routes
         }
         self._made: list[str] = []
-        self._live = frozenset(route.segment_id for route in state.routes)
+        self.live = frozenset(route.segment_id for route in state.routes)
+        """The ids of what is live by the state and the commits since."""
         self._numbers = max((s.number for s in self._sources.values()), default=0)
-
-    @property
-    def live(self) -> frozenset[str]:
-        """Return the ids of what is live by the state and the commits since."""
-        return self._live
 
     def anchor(self, line: bytes | None) -> None:
         """Let the next commits keep that this line of a receipt was written; None keeps nothing."""
@@ -122,7 +118,14 @@ class TierCommit:
         becomes live.
         """
         for base, crc in result.source_crcs.items():
-            self._check_source(self._sources[base], crc)
+            source = self._sources[base]
+            expected = source.files[LOG].crc32c
+            if crc != expected:
+                raise CorruptError(
+                    "the object of a segment is not what was stored",
+                    path=self._key(source.segment_id, base, LOG), position=0,
+                    expected=f"0x{expected:08x}", found=f"0x{crc:08x}", code="K309",
+                )  # fmt: skip
         for outputs in _by_group(result.staged):
             if not any(output.files for output in outputs):
                 continue
@@ -131,18 +134,9 @@ class TierCommit:
             ids = [source.segment_id for source in sources]
             self._swap(ids, made, result.end_offset, keeping)
             self._made += [each.segment_id for each in made]
-            self._live = self._live.difference(ids).union(each.segment_id for each in made)
+            self.live = self.live.difference(ids).union(each.segment_id for each in made)
             if self._committed is not None:
                 self._committed(tuple(sources), tuple(made))
-
-    def _check_source(self, segment: RemoteSegment, crc: int) -> None:
-        expected = segment.files[LOG].crc32c
-        if crc != expected:
-            raise CorruptError(
-                "the object of a segment is not what was stored",
-                path=self._key(segment.segment_id, segment.base_offset, LOG), position=0,
-                expected=f"0x{expected:08x}", found=f"0x{crc:08x}", code="K309",
-            )  # fmt: skip
 
     def publish(
         self, cleaned_to: int, done: RoundSums | None = None, keeping: Keeping | None = None
@@ -308,17 +302,13 @@ class StorePlace:
     def _open(self, state: PartitionState) -> None:
         """Take the partition as it is now."""
         self.state = state
-        self._segments = tuple(state.segments[route.segment_id] for route in state.routes)
+        self._segments = state.live_segments
         self._recipe = RoundRecipe(
             self._objects, state.partition, state.topic_id, self._segments, self._local
         )
-        self._files = self._recipe.open()
+        self.files = self._recipe.open()
+        """The files of the chunk of the moment."""
         self._commit = TierCommit(self.store, self._objects, state, self._grace_ms, self._committed)
-
-    @property
-    def files(self) -> RoundFiles:
-        """Return the files of the chunk of the moment."""
-        return self._files
 
     # Survey.
 
@@ -335,11 +325,11 @@ class StorePlace:
             run.request,
             replace(
                 request, log_start_offset=state.log_start,
-                high_watermark=self._files.end if bound is None else bound,
+                high_watermark=self.files.end if bound is None else bound,
                 uncleanable_offset=self._uncleanable, force=request.force or not is_first,
                 expired=request.expired and is_first,
             ),
-            stored_checkpoints(state, {}), self._files, self.clock.now_ms(),
+            stored_checkpoints(state, {}), self.files, self.clock.now_ms(),
             known=self._list_known(),
             book=self._horizons.book(state) if request.expired else None, groups=self._readers,
         )  # fmt: skip
@@ -376,7 +366,7 @@ class StorePlace:
 
     def _naming_copied(self, found: Survey) -> Survey:
         """Return a survey that names what was copied, not the active segment that stands for it."""
-        end = self._files.end
+        end = self.files.end
         notes = tuple(
             replace(note, limit=CopiedLimit(end))
             if isinstance(note, BoundNote) and note.limit == ActiveLimit(end)
@@ -428,8 +418,8 @@ class StorePlace:
             name = attempt if self._keeping is None else self._keeping.round
             self._keeping = Keeping(name, attempt, topic.undo_retention_ms)
         return Site(
-            path=self._files.path,
-            target=self._files.path,
+            path=self.files.path,
+            target=self.files.path,
             attempt=attempt,
             files=self._recipe,
             writes=True,
@@ -508,8 +498,9 @@ def clean_remote(place: StorePlace, runner_for: RunnerFor, progressed: Progresse
     (partition,) = request.partitions
     run = PartitionRun(partition)
     with explained(place.store, partition.partition, epoch=place.state.leader_epoch):
-        events = ProgressOnly(progressed)
-        Rounds(request, place, runner_for, place.clock, events, _go_on).clean([run])
+        Rounds(
+            request, place, runner_for, place.clock, ProgressOnly(progressed), _go_on
+        ).clean([run])  # fmt: skip
         last = run.rounds[-1]
         if last.failure is not None:
             raise place.files.named(last.failure)

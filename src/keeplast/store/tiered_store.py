@@ -184,8 +184,9 @@ class TieredStore:
         been copied yet counts. Reads what segments say of their tombstones.
         """
         state = self._store.load(partition)
-        found = self.eligibility(state, local)
-        return found.bounded(self.topic_for(state), pace, self._clock.now_ms())
+        return self.eligibility(state, local).bounded(
+            self.topic_for(state), pace, self._clock.now_ms()
+        )
 
     def eligibility(self, state: PartitionState, local: Path | None = None) -> TierEligibility:
         """Return what such a bound rests on, of a partition with this ``state``."""

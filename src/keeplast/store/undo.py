@@ -188,15 +188,17 @@ class StoreUndo:
         if writes:
             # A row that is there can be locked: of the first request and an undo, too, one waits.
             self._store.fact(ERASURES, lambda: encode_book(RequestBook(), WHERE).decode("ascii"))
-            line = None
-            if receipt is not None:
-                line = receipt(
+            line = (
+                None
+                if receipt is None
+                else receipt(
                     undo_line(
                         partition, self._clock.now_ms(), attempt=newest.round,
                         groups=newest.groups(state), checkpoint=newest.first_dirty[0],
                         more=newest.chunks[1:],
                     )
-                )  # fmt: skip
+                )
+            )  # fmt: skip
             self._store.undo_rows.put_back(
                 state, secrets.token_hex(ID_CHARS // 2), newest.number, grace_ms=grace_ms,
                 allowed=lambda text: self._allow(partition, text),

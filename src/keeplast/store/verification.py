@@ -183,7 +183,7 @@ def judge_partition(
     A row that cannot be read is a finding, and the rest is looked at without it. ``planned`` hears
     first how many bytes ``progressed`` will hear of, if all of them can be read.
     """
-    seen = store.inspection.inspect(partition)
+    seen = store.inspect(partition)
     found = [
         TierFinding(
             METADATA, None,
@@ -203,7 +203,7 @@ def judge_partition(
     )  # fmt: skip
     if broken:
         # A segment that was replaced while it was read may be gone by now, and belongs to nothing.
-        now = store.inspection.inspect(partition).state
+        now = store.inspect(partition).state
         live = live if now is None else now.segments
         found += [each for each in broken if each.segment_id is None or each.segment_id in live]
     segments = tuple(each for each in seen.state.segments.values() if each.segment_id in live)

@@ -131,9 +131,6 @@ def test_a_clock_that_jumps_between_a_decision_and_its_transaction_is_noticed_th
 def test_what_the_question_takes_is_no_difference(tmp_path: Path) -> None:
     """A host that is frozen between asking and the answer has the right time."""
     host, time = ManualClock(NOW_MS), ManualClock(NOW_MS)
-    store = MetadataStore(
-        open_database(f"sqlite:///{tmp_path / 'meta.db'}"), host, time=SharedTime(time)
-    )
 
     class Slow(SharedTime):
         def now_ms(self, connection: object) -> int:
@@ -141,7 +138,7 @@ def test_what_the_question_takes_is_no_difference(tmp_path: Path) -> None:
             time.advance(DAY_MS // 2)
             return super().now_ms(connection)
 
-    store._time = Slow(time)
+    store = MetadataStore(open_database(f"sqlite:///{tmp_path / 'meta.db'}"), host, time=Slow(time))
     assert NOW_MS + DAY_MS // 2 == store.clock.now_ms()
     store.close()
 

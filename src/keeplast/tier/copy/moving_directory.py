@@ -303,10 +303,8 @@ def opened_in_store(objects: ObjectStore, state: PartitionState) -> TransactionF
 
     From the newest snapshot of producers in the store, or from its first segment on.
     """
-    segments = tuple(state.segments[route.segment_id] for route in state.routes)
-    files = RoundFiles(objects, state.partition, state.topic_id, segments)
-    listing = list_partition(files.path, files)
-    return fold_before(state.remote_end, listing, files, WindowBuffers())
+    files = RoundFiles(objects, state.partition, state.topic_id, state.live_segments)
+    return fold_before(state.remote_end, list_partition(files.path, files), files, WindowBuffers())
 
 
 def opened_in_directory(listing: PartitionFiles, files: FileSystem, start: int) -> TransactionFold:

@@ -313,9 +313,9 @@ def is_covered(segment: RemoteSegment, state: PartitionState) -> bool:
     What it held is below the log start, outside of the lineage, or read from live segments of the
     lineage without a hole.
     """
-    if segment.last_offset < state.log_start:
-        return True
-    if not is_within_lineage(segment, state.lineage, state.remote_end):
+    if segment.last_offset < state.log_start or not is_within_lineage(
+        segment, state.lineage, state.remote_end
+    ):
         return True
     at = max(segment.base_offset, state.log_start)
     for route in state.routes:

@@ -16,17 +16,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
-from sqlalchemy import Connection, Engine, RowMapping, delete, update
+from sqlalchemy import Connection, RowMapping, delete, update
 
 from keeplast.cleaner.cleanable_range import require_unheld
-from keeplast.clock import Clock
 from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.database import StoreClock, StoreTime
 from keeplast.tier.metadata.facts import Anchor, note_round, remove_lease
 from keeplast.tier.metadata.fencing import Transactions
+from keeplast.tier.metadata.hold_rows import OpenedTables
 from keeplast.tier.metadata.rows import (
     NO_PART,
     change_routes,
@@ -66,31 +65,8 @@ from keeplast.tier.state.segment import (
 )
 
 
-class Commits:
+class Commits(OpenedTables):
     """What a store's partitions are committed by; see :mod:`.metadata_store` for the rest."""
-
-    def __init__(
-        self, engine: Engine, clock: Clock, holder: Holder | None = None,
-        time: StoreTime | None = None,
-    ) -> None:  # fmt: skip
-        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`.
-
-        ``holder`` is the process that makes the changes of this object: this process, unless a test
-        says otherwise. ``clock`` is the host's, ``time`` the store's.
-        """
-        self._host_clock = clock
-        self._transactions = Transactions(engine, clock, holder, time)
-        self._time = self._transactions.time
-
-    @property
-    def holder(self) -> Holder:
-        """Return the process that makes the changes of this object."""
-        return self._transactions.holder
-
-    @property
-    def clock(self) -> StoreClock:
-        """Return the clock that decides what is removed by time."""
-        return StoreClock(self._time, self._host_clock, self._transactions.reading)
 
     def load(self, partition: TopicPartition) -> PartitionState:
         """Return what is known of ``partition``; InvalidError when it is not in the store."""
@@ -115,7 +91,8 @@ class Commits:
             connection,
             row,
         ):
-            state, now_ms = load_state(connection, row, NO_PART), self._time.now_ms(connection)
+            state = load_state(connection, row, NO_PART)
+            now_ms = self._transactions.time.now_ms(connection)
             routes = append_route(
                 state.routes, segment.segment_id, segment.base_offset, segment.last_offset,
                 floor=state.first_dirty(),
@@ -210,6 +187,7 @@ class Commits:
             if anchor is not None:
                 raise_fact(connection, *anchor)
             state = load_state(connection, row, NO_PART)
+            now_ms = self._transactions.time.now_ms(connection)
             newest = partition_state.newest_of(state.publications, epoch)
             if began is not None and partition_state.newest_of(began.publications, epoch) != newest:
                 raise ConflictError(
@@ -220,13 +198,9 @@ class Commits:
             if began is not None:
                 # What was cleaned before it was copied here no hold of this store has kept.
                 require_unheld(
-                    partition, state.holds, self._time.now_ms(connection), end=cleaned_to,
-                    first_dirty=state.first_dirty(),
-                )  # fmt: skip
-                keep_publication(
-                    connection, state, keeping, cleaned_to=cleaned_to,
-                    now_ms=self._time.now_ms(connection),
-                )  # fmt: skip
+                    partition, state.holds, now_ms, end=cleaned_to, first_dirty=state.first_dirty()
+                )
+                keep_publication(connection, state, keeping, cleaned_to=cleaned_to, now_ms=now_ms)
             made = partition_state.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
             # Without any, the last one that is read has the checkpoint of the moment all the same.
@@ -234,7 +208,6 @@ class Commits:
             write_vectors(connection, state.row_id, made, carrying)
             raise_cleaned_for(connection, state.row_id, cleaned_to)
             if done is not None:
-                now_ms = self._time.now_ms(connection)
                 note_round(connection, state.row_id, self.holder.host, done, now_ms=now_ms)
 
     def commit_replacement(
@@ -254,7 +227,7 @@ class Commits:
             connection,
             row,
         ):
-            now_ms = self._time.now_ms(connection)
+            now_ms = self._transactions.time.now_ms(connection)
             state = load_state(connection, row)
             end = routes[-1].last_offset + 1 if routes else state.log_start
             if state.routes != tuple(instead_of) or end < state.remote_end:
@@ -348,7 +321,6 @@ class Removals:
     def __init__(self, transactions: Transactions) -> None:
         """Change a store by its transactions; see ``MetadataStore.removals``."""
         self._transactions = transactions
-        self._time = transactions.time
 
     def truncate(
         self, known: PartitionState, commit_id: str, *, cut: int, replaced: str | None,
@@ -366,6 +338,7 @@ class Removals:
             known.partition, commit_id, known.leader_epoch, "truncate"
         ) as (connection, row):
             state = check_unchanged(load_state(connection, row), known)
+            now_ms = self._transactions.time.now_ms(connection)
             if not state.log_start <= cut <= state.remote_end:
                 raise ConflictError(
                     "a log is cut between its start and its end. "
@@ -378,7 +351,7 @@ class Removals:
             routes = tuple(route for route in state.routes if route.segment_id not in gone)
             if made is not None:
                 start = next(r.base_offset for r in state.routes if r.segment_id == replaced)
-                insert_segment(connection, state.row_id, made, now_ms=self._time.now_ms(connection))
+                insert_segment(connection, state.row_id, made, now_ms=now_ms)
                 routes = (*routes, Route(start, made.last_offset, made.segment_id))
             if routes and routes[-1].last_offset + 1 != cut:
                 raise ConflictError(
@@ -389,9 +362,7 @@ class Removals:
             lineage = tuple(entry for entry in state.lineage if entry.start_offset < cut)
             change_routes(connection, row, state, routes, () if made is None else (made,))
             write_lineage(connection, state, lineage)
-            retire_segments(
-                connection, gone, commit_id, now_ms=self._time.now_ms(connection), grace_ms=grace_ms
-            )
+            retire_segments(connection, gone, commit_id, now_ms=now_ms, grace_ms=grace_ms)
             drop_kept(connection, state.row_id)
             claim = partition_state.take_over(
                 state.publications, lineage, cut, epoch=state.leader_epoch + 1,
@@ -414,7 +385,7 @@ class Removals:
             state = check_unchanged(load_state(connection, row), known)
             change_routes(connection, row, state, ())
             write_lineage(connection, state, ())
-            now_ms = self._time.now_ms(connection)
+            now_ms = self._transactions.time.now_ms(connection)
             retire_segments(connection, state.segments, commit_id, now_ms=now_ms, grace_ms=grace_ms)
             drop_kept(connection, state.row_id)
             self._restart(connection, state, log_start=state.log_start)

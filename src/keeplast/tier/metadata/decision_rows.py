@@ -144,10 +144,11 @@ def insert_row(
 def holds_of(connection: Connection, *rows: RowMapping) -> dict[int, tuple[Hold, ...]]:
     """Return the holds of the partitions of ``rows``, also those that are over, by row id."""
     partitions = {int(row["id"]): TopicPartition(row["topic"], row["partition"]) for row in rows}
-    if len(partitions) == 1:
-        rows_found = connection.execute(_HOLDS_OF_ONE, {"row_id": next(iter(partitions))})
-    else:
-        rows_found = connection.execute(_HOLDS)
+    rows_found = (
+        connection.execute(_HOLDS_OF_ONE, {"row_id": next(iter(partitions))})
+        if len(partitions) == 1
+        else connection.execute(_HOLDS)
+    )
     found: dict[int, tuple[Hold, ...]] = {}
     for each in rows_found.mappings():
         number = each["attached_id"]
@@ -355,8 +356,7 @@ def restore_rows(
         )  # fmt: skip
 
 
-_A, _D, _W = schema.ATTACHED.c, schema.DECISIONS.c, schema.OWN_SEGMENTS.c
-_WAITING = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING)
+_A, _D = schema.ATTACHED.c, schema.DECISIONS.c
 
 
 class Decided(Struct, frozen=True):
@@ -385,10 +385,6 @@ class Waiting(Struct, frozen=True):
         return any(at_ms + max(grace_ms, keep_ms) <= now_ms for at_ms, keep_ms in self.published)
 
 
-def _quotes(text: Any) -> Any:
-    return func.length(text) - func.length(func.replace(text, '"', ""))
-
-
 class DecisionCounts:
     """Counts of one decision log."""
 
@@ -399,7 +395,8 @@ class DecisionCounts:
     def decided_since(self, cluster_id: str, since_ms: int) -> Decided:
         """Return what was decided of a cluster at or after ``since_ms``."""
         # Segments are strings of a JSON list without a quote in them: each has two around it.
-        quotes = _quotes(_D.sources) + _quotes(_D.outputs)
+        both = _D.sources + _D.outputs
+        quotes = func.length(both) - func.length(func.replace(both, '"', ""))
         decided = (
             select(func.count(), func.coalesce(func.sum(quotes), 0))
             .select_from(schema.DECISIONS)
@@ -409,10 +406,10 @@ class DecisionCounts:
         taken_back = (
             select(func.count())
             .select_from(schema.OWN_SEGMENTS)
-            .join(schema.ATTACHED, _A.id == _W.attached_id)
+            .join(schema.ATTACHED, _A.id == _S.attached_id)
             .where(
-                _A.cluster_id == cluster_id, _W.at_ms >= since_ms, _W.decision_id.is_(None),
-                _W.announced.is_not(None),
+                _A.cluster_id == cluster_id, _S.at_ms >= since_ms, _S.decision_id.is_(None),
+                _S.announced.is_not(None),
             )
         )  # fmt: skip
         with self._reading() as connection:
@@ -423,9 +420,9 @@ class DecisionCounts:
     def with_ids(self, cluster_id: str) -> set[int]:
         """Return the rows of partitions under which an id was ever given out."""
         query = (
-            select(_W.attached_id)
+            select(_S.attached_id)
             .distinct()
-            .join(schema.ATTACHED, _A.id == _W.attached_id)
+            .join(schema.ATTACHED, _A.id == _S.attached_id)
             .where(_A.cluster_id == cluster_id)
         )
         with self._reading() as connection:
@@ -437,15 +434,15 @@ class DecisionCounts:
             select(_D.attached_id, _D.state, _D.published_ms, _D.keep_ms)
             .join(schema.ATTACHED, _A.id == _D.attached_id)
             .where(
-                _A.cluster_id == cluster_id, _D.state.in_([each.value for each in _WAITING])
+                _A.cluster_id == cluster_id, _D.state.in_([each.value for each in OPEN])
             )
         )  # fmt: skip
         leftovers = (
-            select(_W.attached_id)
+            select(_S.attached_id)
             .distinct()
-            .join(schema.ATTACHED, _A.id == _W.attached_id)
+            .join(schema.ATTACHED, _A.id == _S.attached_id)
             .where(
-                _A.cluster_id == cluster_id, _W.decision_id.is_(None), _W.is_discarded == 0
+                _A.cluster_id == cluster_id, _S.decision_id.is_(None), _S.is_discarded == 0
             )
         )  # fmt: skip
         undone: set[int] = set()

@@ -23,10 +23,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, insert, select, update
 from sqlalchemy import delete as delete_rows
 
-from keeplast.clock import Clock
 from keeplast.errors import (
     CommitUnknownError,
     ConflictError,
@@ -40,7 +39,6 @@ from keeplast.errors import (
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.database import StoreClock, StoreTime
 from keeplast.tier.metadata.decision_rows import (
     DecisionCounts,
     attached_of,
@@ -61,9 +59,8 @@ from keeplast.tier.metadata.decision_rows import (
     segment_texts,
     take_rows,
 )
-from keeplast.tier.metadata.facts import Anchor, Facts, FoldRows
-from keeplast.tier.metadata.fencing import Transactions
-from keeplast.tier.metadata.hold_rows import HoldRows
+from keeplast.tier.metadata.facts import Anchor, FoldRows
+from keeplast.tier.metadata.hold_rows import OpenedTables
 from keeplast.tier.metadata.rows import raise_fact
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey
 from keeplast.tier.state.attached import (
@@ -87,32 +84,8 @@ PRUNED_MAX = 100
 _A, _D, _S = schema.ATTACHED.c, schema.DECISIONS.c, schema.OWN_SEGMENTS.c
 
 
-class DecisionLog:
+class DecisionLog(OpenedTables):
     """The decision log of one store. Safe for several threads and, by the database, hosts."""
-
-    def __init__(
-        self, engine: Engine, clock: Clock, holder: Holder | None = None,
-        time: StoreTime | None = None,
-    ) -> None:  # fmt: skip
-        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`."""
-        self._transactions = Transactions(engine, clock, holder, time)
-        self._host_clock = clock
-
-    @property
-    def holder(self) -> Holder:
-        """Return the process that makes the changes of this object."""
-        return self._transactions.holder
-
-    @property
-    def clock(self) -> StoreClock:
-        """Return the clock that decides when graces pass."""
-        transactions = self._transactions
-        return StoreClock(transactions.time, self._host_clock, transactions.reading)
-
-    @property
-    def facts(self) -> Facts:
-        """Return what reads and makes facts of the whole decision log."""
-        return Facts(self._transactions)
 
     @property
     def folds(self) -> FoldRows:
@@ -120,18 +93,9 @@ class DecisionLog:
         return FoldRows(self._transactions)
 
     @property
-    def hold_rows(self) -> HoldRows:
-        """Return what adds and releases holds."""
-        return HoldRows(self._transactions, self.clock)
-
-    @property
     def counts(self) -> DecisionCounts:
         """Return what is known of all partitions at once."""
         return DecisionCounts(self._transactions.reading)
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._transactions.close()
 
     def store_id(self) -> str:
         """Return the id of this decision log; it is made at the first question."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, insert, select
 from sqlalchemy import delete as delete_rows
 
 from keeplast.clock import Clock
@@ -31,7 +31,7 @@ from keeplast.errors import CommitUnknownError, ConflictError, InvariantError, U
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.fencing import Transactions
-from keeplast.tier.metadata.rows import raise_fact
+from keeplast.tier.metadata.rows import find_fact, raise_fact, write_fact
 from keeplast.tier.state.holder import Lease, key_of
 from keeplast.tier.state.kept_rounds import (
     DAY_MS,
@@ -65,9 +65,7 @@ class Facts:
     def find(self, key: str) -> str | None:
         """Return the fact ``key``, None when it has not been made."""
         with self._transactions.reading() as connection:
-            query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
-            found = connection.execute(query).scalar()
-        return None if found is None else str(found)
+            return find_fact(connection, key)
 
     def under(self, prefix: str, most: int) -> dict[str, str]:
         """Return the facts whose keys begin with ``prefix``, by key, the first ``most`` of them."""
@@ -154,7 +152,6 @@ class KeptText:
         """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`."""
         self._transactions = Transactions(engine, clock)
         self._key = key
-        self._query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
 
     def close(self) -> None:
         """Close every connection."""
@@ -163,8 +160,7 @@ class KeptText:
     def read(self) -> str | None:
         """Return the text, None where there is none."""
         with self._transactions.reading() as connection:
-            found = connection.execute(self._query).scalar()
-        return None if found is None else str(found)
+            return find_fact(connection, self._key)
 
     def change(self, change: Callable[[str | None], str]) -> None:
         """Replace the text by what ``change`` makes of it; what that raises changes nothing.
@@ -175,14 +171,8 @@ class KeptText:
         for tried in range(1, TRIES_MAX + 1):
             try:
                 with self._transactions.writing() as connection:
-                    found = connection.execute(self._query.with_for_update()).scalar()
-                    text = change(None if found is None else str(found))
-                    table = schema.STORE
-                    connection.execute(
-                        insert(table).values(key=self._key, value=text)
-                        if found is None
-                        else update(table).where(table.c.key == self._key).values(value=text)
-                    )
+                    found = find_fact(connection, self._key, locks=True)
+                    write_fact(connection, self._key, change(found), is_new=found is None)
                 return
             except ConflictError:
                 if tried == TRIES_MAX:
@@ -228,9 +218,8 @@ def remove_lease(connection: Connection, row_id: int) -> None:
 
 
 def _find(connection: Connection, row_id: int) -> Lease | None:
-    query = select(schema.STORE.c.value).where(schema.STORE.c.key == key_of(row_id))
-    found = connection.execute(query).scalar()
-    return None if found is None else Lease.decode(str(found))
+    found = find_fact(connection, key_of(row_id))
+    return None if found is None else Lease.decode(found)
 
 
 def note_round(
@@ -249,12 +238,9 @@ def note_round(
     if old:
         connection.execute(delete(schema.STORE).where(schema.STORE.c.key.in_(old)))
     key = key_of_day(row_id, today)
-    if key in kept:
-        text = with_round(KeptDay.decode(kept[key]), host, done).encode()
-        connection.execute(update(schema.STORE).where(schema.STORE.c.key == key).values(value=text))
-    else:
-        text = with_round(None, host, done).encode()
-        connection.execute(insert(schema.STORE).values(key=key, value=text))
+    known = KeptDay.decode(kept[key]) if key in kept else None
+    text = with_round(known, host, done).encode()
+    write_fact(connection, key, text, is_new=key not in kept)
 
 
 def read_round_days(connection: Connection) -> tuple[RoundDay, ...]:

@@ -27,7 +27,7 @@ from keeplast.errors import CommitUnknownError, ConflictError, FencedError, Unav
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import without_secrets
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.database import READING, StoreTime, time_of
+from keeplast.tier.metadata.database import READING, StoreClock, StoreTime, time_of
 from keeplast.tier.metadata.rows import (
     find_commit,
     find_partition,
@@ -48,11 +48,12 @@ class Transactions:
     ) -> None:  # fmt: skip
         """Take an engine whose tables are there; ``holder`` is this process by default.
 
-        ``time`` is the database's where it has a clock, else the host's.
+        ``time`` is the database's where it has a clock, else the host's, which is ``clock``.
         """
         self._engine = engine
         self.listener: Callable[[], None] | None = None
         self.time = time_of(engine, clock) if time is None else time
+        self.clock = StoreClock(self.time, clock, self.reading)
         self.holder = new_holder() if holder is None else holder
 
     def close(self) -> None:

@@ -10,10 +10,13 @@ that adds one owns nothing. A hold that is over goes when another is added.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, Engine, delete, insert, select
 
+from keeplast.clock import Clock
 from keeplast.errors import ConflictError
 from keeplast.format.identifier import encode_id
 from keeplast.model.hold import (
@@ -26,12 +29,20 @@ from keeplast.model.hold import (
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.database import StoreClock
+from keeplast.tier.metadata.database import StoreClock, StoreTime
 from keeplast.tier.metadata.decision_rows import find_row, insert_row
+from keeplast.tier.metadata.facts import Facts
 from keeplast.tier.metadata.fencing import Transactions
-from keeplast.tier.metadata.rows import NO_PART, find_partition, load_state, raise_version
+from keeplast.tier.metadata.rows import (
+    NO_PART,
+    find_fact,
+    find_partition,
+    load_state,
+    raise_version,
+)
 from keeplast.tier.metadata.schema import hold_of, partition_of, read_row
 from keeplast.tier.state.attached import Attached, AttachedName, MetadataPoint
+from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.partition_state import PartitionState
 
 FACT = "holds"
@@ -61,6 +72,7 @@ class AttachedPoint(Struct, frozen=True):
     kept: KeptPoint
 
 
+_P = TypeVar("_P")
 Locked = tuple[TopicPartition, KeptPoint, dict[str, int]]
 """A partition whose row is locked, where it is to be held, and the column that names the row."""
 
@@ -68,14 +80,13 @@ Locked = tuple[TopicPartition, KeptPoint, dict[str, int]]
 class HoldRows:
     """The holds of one database: those of its store, and those of each cluster."""
 
-    def __init__(self, transactions: Transactions, clock: StoreClock) -> None:
-        """Take the ways to change the store, and the clock that decides when holds end."""
+    def __init__(self, transactions: Transactions) -> None:
+        """Take the ways to change the store."""
         self._transactions = transactions
-        self._clock = clock
 
     def now_ms(self) -> int:
         """Return the time that decides when holds end."""
-        return self._clock.now_ms()
+        return self._transactions.clock.now_ms()
 
     # Of a store's partitions.
 
@@ -96,13 +107,8 @@ class HoldRows:
             # The mark shows that a backup lacks the hold.
             self._transactions.listener()
 
-        def lock(connection: Connection) -> list[Locked]:
-            return [
-                _lock_stored(connection, each)
-                for each in sorted(points, key=lambda each: each.known.partition)
-            ]
-
-        return self._add(self._stored, lock, name, max_age_ms, STORED)
+        ordered = sorted(points, key=lambda each: each.known.partition)
+        return self._add(self._stored, _lock_stored, ordered, name, max_age_ms, STORED)
 
     def release_stored(self, name: str) -> tuple[Hold, ...]:
         """Remove the store's holds of a name, those that are over too; InvalidError without any."""
@@ -141,23 +147,18 @@ class HoldRows:
         """Hold partitions of one cluster at their points from now on; errors as for a store's."""
         (cluster_id,) = {each.name.cluster_id for each in points}
 
-        def lock(connection: Connection) -> list[Locked]:
-            return [
-                self._lock_attached(connection, each)
-                for each in sorted(points, key=lambda each: str(each.name))
-            ]
-
-        def known(connection: Connection) -> tuple[HeldTopic, ...]:
-            return self._attached(connection, cluster_id)
-
-        return self._add(known, lock, name, max_age_ms, _cluster(cluster_id))
+        return self._add(
+            partial(self._attached, cluster_id=cluster_id), self._lock_attached,
+            sorted(points, key=lambda each: str(each.name)), name, max_age_ms,
+            f"cluster_id={cluster_id}",
+        )  # fmt: skip
 
     def release_attached(self, cluster_id: str, name: str) -> tuple[Hold, ...]:
         """Remove a cluster's holds of a name, also of topics that are gone; as in a store."""
         with self._transactions.writing() as connection:
             _lock_all(connection)
             known = [each.hold for each in self._attached(connection, cluster_id)]
-            released = holds_named(name, known, _cluster(cluster_id))
+            released = holds_named(name, known, f"cluster_id={cluster_id}")
             its = select(_A.id).where(_A.cluster_id == cluster_id)
             _remove(connection, name, _H.attached_id.in_(its))
         return released
@@ -186,9 +187,9 @@ class HoldRows:
                 detached_ms=now_ms,
             )  # fmt: skip
             row = find_row(connection, point.name, locks=True)
-        elif point.known is None or _progress(row["cleaned_to"], row["cleaned_for"]) != _progress(
-            point.known.cleaned_to, point.known.cleaned_for
-        ):
+        elif point.known is None or (int(row["cleaned_to"]), int(row["cleaned_for"])) != (
+            point.known.cleaned_to, point.known.cleaned_for,
+        ):  # fmt: skip
             raise _changed(f"{point.name.partition.topic}-{point.name.partition.partition}")
         if row is None:
             raise _changed(encode_id(point.name.partition.topic_id))
@@ -200,19 +201,21 @@ class HoldRows:
     def _add(
         self,
         find_known: Callable[[Connection], tuple[HeldTopic, ...]],
-        lock: Callable[[Connection], list[Locked]],
+        lock: Callable[[Connection, _P], Locked],
+        points: Sequence[_P],
         name: str,
         max_age_ms: int,
         place: str,
     ) -> tuple[Hold, ...]:
         with self._transactions.writing() as connection:
             _lock_all(connection)
-            now_ms = self._clock.now_in(connection)
+            now_ms = self._transactions.clock.now_in(connection)
             known = [each.hold for each in find_known(connection)]
             require_new_name(name, known, now_ms, place)
             connection.execute(delete(schema.HOLDS).where(_H.until_ms <= now_ms))
             made = []
-            for partition, kept, column in lock(connection):
+            # All are locked before the first one is held.
+            for partition, kept, column in [lock(connection, each) for each in points]:
                 hold = Hold(
                     name, partition, kept.offset, now_ms, now_ms + max_age_ms, kept.limit
                 )  # fmt: skip
@@ -229,8 +232,7 @@ class HoldRows:
 
 def _lock_all(connection: Connection) -> None:
     """Let no other process add or release holds; ConflictError when two are the first."""
-    query = select(schema.STORE.c.value).where(schema.STORE.c.key == FACT).with_for_update()
-    if connection.execute(query).scalar() is None:
+    if find_fact(connection, FACT, locks=True) is None:
         connection.execute(insert(schema.STORE).values(key=FACT, value=""))
 
 
@@ -254,17 +256,48 @@ def _remove(connection: Connection, name: str, place: ColumnElement[bool]) -> No
     connection.execute(delete(schema.HOLDS).where(_H.name == name, place))
 
 
-def _progress(cleaned_to: int, cleaned_for: int) -> tuple[int, int]:
-    return int(cleaned_to), int(cleaned_for)
-
-
-def _cluster(cluster_id: str) -> str:
-    return f"cluster_id={cluster_id}"
-
-
 def _changed(partition: str) -> ConflictError:
     return ConflictError(
         "the log was cleaned, cut or taken over meanwhile; add the hold again. "
         f"partition={partition}",
         code="K329",
     )
+
+
+class OpenedTables:
+    """What an opened store and an opened decision log have alike."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, holder: Holder | None = None,
+        time: StoreTime | None = None,
+    ) -> None:  # fmt: skip
+        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`.
+
+        ``holder`` is the process that makes the changes of this object: this process, unless a test
+        says otherwise. ``clock`` is the host's, ``time`` the store's.
+        """
+        self._transactions = Transactions(engine, clock, holder, time)
+
+    @property
+    def holder(self) -> Holder:
+        """Return the process that makes the changes of this object."""
+        return self._transactions.holder
+
+    @property
+    def clock(self) -> StoreClock:
+        """Return the clock that decides what is removed by time."""
+        return self._transactions.clock
+
+    @property
+    def facts(self) -> Facts:
+        """Return what reads and makes facts of the whole store or decision log."""
+        return Facts(self._transactions)
+
+    @property
+    def hold_rows(self) -> HoldRows:
+        """Return what adds and releases holds, of stored partitions and of attached ones."""
+        return HoldRows(self._transactions)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._transactions.close()

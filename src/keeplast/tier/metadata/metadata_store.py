@@ -24,9 +24,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.commits import Commits, Removals
-from keeplast.tier.metadata.facts import Facts, Leases, read_round_days, write_lease
-from keeplast.tier.metadata.fencing import Transactions
-from keeplast.tier.metadata.hold_rows import HoldRows
+from keeplast.tier.metadata.facts import Leases, read_round_days, write_lease
 from keeplast.tier.metadata.rows import (
     NO_PART,
     find_commit,
@@ -76,35 +74,6 @@ class Inspected(Struct, frozen=True):
     state: PartitionState | None
     problems: tuple[RowProblem, ...]
     unread: frozenset[str]
-
-
-class Inspection:
-    """The inspections of one store; see :attr:`.metadata_store.MetadataStore.inspection`."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self._transactions = transactions
-
-    def inspect(self, partition: TopicPartition) -> Inspected:
-        """Return what is known of ``partition``; InvalidError when it is not in the store."""
-        broken: list[BrokenRowError] = []
-        state = None
-        with self._transactions.reading() as connection:
-            row = find_partition(connection, partition)
-            try:
-                state = load_state(connection, row, broken=broken)
-            except BrokenRowError as error:
-                broken.append(error)
-            more = list(_check_segments(connection, partition, row, broken))
-            more += _check_visits(connection, partition, row, broken)
-            more += _check_kept(connection, partition, row, broken)
-        if state is not None:
-            more += _check_lineage(state)
-            more += _check_publications(state)
-        # A row of a live segment is read twice.
-        reasons = {(each.table, each.key): each.why for each in broken}
-        problems = [RowProblem(table, key, why) for (table, key), why in reasons.items()]
-        unread = {key for table, key in reasons if table == schema.SEGMENTS.name}
-        return Inspected(state, (*problems, *more), frozenset(unread))
 
 
 def _check_segments(
@@ -220,24 +189,9 @@ class MetadataStore(Commits):
     """The tables of one store. Safe for several threads and, by the database, several hosts."""
 
     @property
-    def facts(self) -> Facts:
-        """Return what reads and makes facts of the whole store."""
-        return Facts(self._transactions)
-
-    @property
-    def inspection(self) -> Inspection:
-        """Return what looks at every row by itself, also where some cannot be read."""
-        return Inspection(self._transactions)
-
-    @property
     def removals(self) -> Removals:
         """Return what takes a log, or the end of one, out of the store when its user says so."""
         return Removals(self._transactions)
-
-    @property
-    def hold_rows(self) -> HoldRows:
-        """Return what adds and releases holds, of stored partitions and of attached ones."""
-        return HoldRows(self._transactions, self.clock)
 
     @property
     def leases(self) -> Leases:
@@ -247,13 +201,34 @@ class MetadataStore(Commits):
     @property
     def undo_rows(self) -> UndoRows:
         """Return what lists, puts back and lets go what rounds have kept of what they replaced."""
-        return UndoRows(self._transactions, self.clock)
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._transactions.close()
+        return UndoRows(self._transactions)
 
     # What is there.
+
+    def inspect(self, partition: TopicPartition) -> Inspected:
+        """Return what is known of ``partition``, every row looked at by itself.
+
+        InvalidError when it is not in the store.
+        """
+        broken: list[BrokenRowError] = []
+        state = None
+        with self._transactions.reading() as connection:
+            row = find_partition(connection, partition)
+            try:
+                state = load_state(connection, row, broken=broken)
+            except BrokenRowError as error:
+                broken.append(error)
+            more = list(_check_segments(connection, partition, row, broken))
+            more += _check_visits(connection, partition, row, broken)
+            more += _check_kept(connection, partition, row, broken)
+        if state is not None:
+            more += _check_lineage(state)
+            more += _check_publications(state)
+        # A row of a live segment is read twice.
+        reasons = {(each.table, each.key): each.why for each in broken}
+        problems = [RowProblem(table, key, why) for (table, key), why in reasons.items()]
+        unread = {key for table, key in reasons if table == schema.SEGMENTS.name}
+        return Inspected(state, (*problems, *more), frozenset(unread))
 
     def partitions(self, *, is_forgotten: bool = False) -> tuple[TopicPartition, ...]:
         """Return every partition, ascending: of those that were given up, or of the others."""
@@ -456,7 +431,7 @@ class MetadataStore(Commits):
     def finish_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> None:
         """Say that the objects are gone; the row stays for a while, so that the id is refused."""
         with self._transactions.owned(partition, epoch) as (connection, row):
-            now_ms = self._time.now_ms(connection)
+            now_ms = self._transactions.time.now_ms(connection)
             prune_segments(connection, int(row["id"]), now_ms=now_ms)
             connection.execute(
                 update(schema.SEGMENTS)

@@ -125,9 +125,7 @@ class Ownership:
                 f"when that one has ended. Give processes that shall both run an owner each. {who}",
                 code="K331",
             )
-        if succeeds and not me.is_comparable(holder):
-            return
-        if me.is_process_of(holder):
+        if (succeeds and not me.is_comparable(holder)) or me.is_process_of(holder):
             return
         what = (
             "works on the partition; stop it, or take over (--take-over)"

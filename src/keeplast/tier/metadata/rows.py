@@ -162,17 +162,9 @@ def find_commit(connection: Connection, commit_id: str) -> int | None:
 
 def raise_mark(connection: Connection, token: str, above: int) -> tuple[int, str]:
     """Keep the next mark, greater than ``above`` too; ConflictError when two make the first."""
-    query = select(schema.STORE.c.value).where(schema.STORE.c.key == schema.MARK).with_for_update()
-    found = connection.execute(query).scalar()
-    number = max(above, 0 if found is None else int(str(found).partition(" ")[0])) + 1
-    if found is None:
-        connection.execute(insert(schema.STORE).values(key=schema.MARK, value=f"{number} {token}"))
-    else:
-        connection.execute(
-            update(schema.STORE)
-            .where(schema.STORE.c.key == schema.MARK)
-            .values(value=f"{number} {token}")
-        )
+    found = find_fact(connection, schema.MARK, locks=True)
+    number = max(above, 0 if found is None else int(found.partition(" ")[0])) + 1
+    write_fact(connection, schema.MARK, f"{number} {token}", is_new=found is None)
     return number, token
 
 
@@ -517,6 +509,23 @@ def prune_commits(connection: Connection, number: int, *, now_ms: int) -> None:
 def prune_segments(connection: Connection, number: int, *, now_ms: int) -> None:
     """Forget a few segments of a partition that were deleted long ago, with their ids."""
     connection.execute(_PRUNE_SEGMENTS, {"number": number, "before_ms": now_ms - KEPT_MS})
+
+
+def find_fact(connection: Connection, key: str, *, locks: bool = False) -> str | None:
+    """Return a fact of the store, with ``locks`` locked for a change; None when it is not there."""
+    query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
+    found = connection.execute(query.with_for_update() if locks else query).scalar()
+    return None if found is None else str(found)
+
+
+def write_fact(connection: Connection, key: str, value: str, *, is_new: bool) -> None:
+    """Add a fact of the store, ConflictError when it is there, or replace the text of one."""
+    table = schema.STORE
+    connection.execute(
+        insert(table).values(key=key, value=value)
+        if is_new
+        else update(table).where(table.c.key == key).values(value=value)
+    )
 
 
 def raise_fact(connection: Connection, key: str, value: str) -> None:

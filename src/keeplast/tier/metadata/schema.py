@@ -497,9 +497,8 @@ def visits_of(text: str, latest_ms: int) -> Visits:
     """Return what is known of how a directory was cleaned."""
     found = Visits.of_json(text, whole(latest_ms, "latest_ms"))
     for visit in found.entries:
-        whole(visit.at_ms, "at_ms")
-        whole(visit.uncleaned_from, "uncleaned_from")
-        whole(visit.retention_ms, "retention_ms")
+        for name in visit.__struct_fields__:
+            whole(getattr(visit, name), name)
     if found.cleaned_to is not None:
         whole(found.cleaned_to, "cleaned_to")
     return found

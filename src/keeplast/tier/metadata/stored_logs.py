@@ -77,10 +77,9 @@ def stored_logs(
 
 def shown_log(state: PartitionState, objects: ObjectStore) -> ShownLog:
     """Return a partition as a reader's directory has it."""
-    segments = tuple(state.segments[route.segment_id] for route in state.routes)
     return ShownLog(
         partition=state.partition,
-        files=RoundRecipe(objects, state.partition, state.topic_id, segments),
+        files=RoundRecipe(objects, state.partition, state.topic_id, state.live_segments),
         log_start=state.log_start, earliest_as_of=state.earliest_as_of,
         topic_id=bytes.fromhex(state.topic_id), lineage=state.lineage, settings=state.settings,
     )  # fmt: skip

@@ -22,12 +22,12 @@ from sqlalchemy import Connection, RowMapping, delete, func, insert, select, upd
 from keeplast.errors import ConflictError, RefusedError, invariant
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.database import StoreClock
 from keeplast.tier.metadata.facts import ERASURES
 from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.rows import (
     change_routes,
     check_unchanged,
+    find_fact,
     find_partition,
     load_state,
     raise_fact,
@@ -202,7 +202,11 @@ def drop_below(connection: Connection, partition: TopicPartition, row_id: int, s
         swap = _swap_of(partition, *row)
         if swap.is_below(start):
             _delete_swap(connection, row_id, number, swap)
-            _release(connection, [each.segment_id for each in swap.sources])
+            connection.execute(
+                update(schema.SEGMENTS)
+                .where(_G.id.in_([each.segment_id for each in swap.sources]))
+                .values(undo_number=None)
+            )
         elif not swap.may_return(start):
             gone.append(int(number))
     left = set(
@@ -280,30 +284,23 @@ def _delete_swap(connection: Connection, row_id: int, number: int, swap: KeptSwa
     )
 
 
-def _release(connection: Connection, segment_ids: Sequence[str]) -> None:
-    connection.execute(
-        update(schema.SEGMENTS).where(_G.id.in_(segment_ids)).values(undo_number=None)
-    )
-
-
 class UndoRows:
     """What a store's partitions keep; see :attr:`.metadata_store.MetadataStore.undo_rows`."""
 
-    def __init__(self, transactions: Transactions, clock: StoreClock) -> None:
-        """Change a store by its transactions; ``clock`` is the store's."""
+    def __init__(self, transactions: Transactions) -> None:
+        """Change a store by its transactions."""
         self._transactions = transactions
-        self._clock = clock
 
     def kept(self, partition: TopicPartition) -> tuple[PartitionState, tuple[KeptRound, ...]]:
         """Return a partition and the rounds that it has kept, the newest first, of one moment."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._transactions.clock.now_ms()
         with self._transactions.reading() as connection:
             state = load_state(connection, find_partition(connection, partition))
             return state, read_kept(connection, partition, state.row_id, now_ms)
 
     def sweep(self, partition: TopicPartition, *, epoch: int) -> None:
         """Let go, as the owner, what its time is over for."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._transactions.clock.now_ms()
         with self._transactions.reading() as connection:
             row = find_partition(connection, partition)
             over = connection.execute(
@@ -335,9 +332,8 @@ class UndoRows:
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "undo"
         ) as (connection, row):
-            now_ms = self._clock.now_in(connection)
-            query = select(schema.STORE.c.value).where(schema.STORE.c.key == ERASURES)
-            allowed(connection.execute(query.with_for_update()).scalar())
+            now_ms = self._transactions.clock.now_in(connection)
+            allowed(find_fact(connection, ERASURES, locks=True))
             state = check_unchanged(load_state(connection, row), known)
             kept = read_kept(connection, known.partition, state.row_id, now_ms)
             if not kept or kept[0].number != number or find_bar(state, kept[0]) is not None:

@@ -54,11 +54,7 @@ class BytesReadHandle:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-
-    @property
-    def size_bytes(self) -> int:
-        """Return its size."""
-        return len(self._data)
+        self.size_bytes: Final = len(data)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         """Fill ``buffer`` as far as there is something."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -270,10 +271,7 @@ class _Handle:
         self._handle = handle
         self._path = path
         self._directory = directory
-
-    @property
-    def size_bytes(self) -> int:
-        return self._handle.size_bytes
+        self.size_bytes: Final = handle.size_bytes
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         try:

@@ -23,20 +23,15 @@ class NewObject:
         self._key = key
         self._waiting = bytearray()
         self._writer: ObjectWriter | None = None
-        self._size_bytes = 0
+        self.size_bytes = 0
         self._is_open = True
         self._check_absent()
-
-    @property
-    def size_bytes(self) -> int:
-        """Return how much was written."""
-        return self._size_bytes
 
     def write(self, data: Buffer) -> None:
         """Append; what does not fit into a part is sent."""
         self._check_open()
-        self._size_bytes += memoryview(data).nbytes
-        if self._writer is None and self._size_bytes <= PART_BYTES:
+        self.size_bytes += memoryview(data).nbytes
+        if self._writer is None and self.size_bytes <= PART_BYTES:
             self._waiting += data
             return
         if self._writer is None:
@@ -62,10 +57,10 @@ class NewObject:
             raise
         self._writer.close()
         found = self._objects.stat(self._key).size_bytes
-        if found != self._size_bytes:
+        if found != self.size_bytes:
             raise UnavailableError(
                 "the object store has not kept what was sent; it is written again. "
-                f"key={self._key} expected_bytes={self._size_bytes} found_bytes={found}",
+                f"key={self._key} expected_bytes={self.size_bytes} found_bytes={found}",
                 code="K305",
             )
 

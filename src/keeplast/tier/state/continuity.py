@@ -101,27 +101,25 @@ class Visits(Struct, frozen=True):
         Exclusive; ``retention_ms`` is the setting now. None when no visit reaches down to ``end``.
         """
         reached = self._reach(end, retention_ms)
-        if reached is None:
-            return None
-        at_ms, least = reached
-        return at_ms + least - least // SLACK_PARTS
+        return None if reached is None else reached[0]
 
     def is_pressed(self, end: int, retention_ms: int, *, now_ms: int) -> bool:
         """Say whether the deadline of ``end`` is ahead, by half of the retention or less."""
         reached = self._reach(end, retention_ms)
         if reached is None:
             return False
-        at_ms, least = reached
-        return 0 < at_ms + least - least // SLACK_PARTS - now_ms <= least // 2
+        deadline_ms, least = reached
+        return 0 < deadline_ms - now_ms <= least // 2
 
     def _reach(self, end: int, retention_ms: int) -> tuple[int, int] | None:
-        """Return when the newest visit was that reaches down to ``end``, and the least retention
-        since; None without such a visit."""
+        """Return the deadline by the newest visit that reaches down to ``end``, and the least
+        retention since; None without such a visit."""
         reaching = [at for at, visit in enumerate(self.entries) if visit.uncleaned_from <= end]
         if not reaching:
             return None
         since = self.entries[reaching[-1] :]
-        return since[0].at_ms, max(min(retention_ms, *(v.retention_ms for v in since)), 0)
+        least = max(min(retention_ms, *(v.retention_ms for v in since)), 0)
+        return since[0].at_ms + least - least // SLACK_PARTS, least
 
     def have_kept(self, retention_ms: int, *, since_ms: int) -> bool:
         """Say whether no lower ``delete.retention.ms`` was seen to count since ``since_ms``.

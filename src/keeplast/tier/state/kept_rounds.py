@@ -221,12 +221,13 @@ class KeptDay(Struct, frozen=True):
         try:
             found = json.loads(text)
             count = len(RoundSums.__struct_fields__)
-            hosts = {
-                str(host): RoundSums(*(int(each) for each in sums))
-                for host, sums in found["hosts"].items()
-                if len(sums) == count
-            }
-            return cls(hosts)
+            return cls(
+                {
+                    str(host): RoundSums(*(int(each) for each in sums))
+                    for host, sums in found["hosts"].items()
+                    if len(sums) == count
+                }
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return None
 

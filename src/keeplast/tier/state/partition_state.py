@@ -200,6 +200,11 @@ class PartitionState(Struct, frozen=True):
         """Return the offset after the last one in object storage; the log start without any."""
         return self.routes[-1].last_offset + 1 if self.routes else self.log_start
 
+    @property
+    def live_segments(self) -> tuple[RemoteSegment, ...]:
+        """Return the segments that are read, in the order of their offsets."""
+        return tuple(self.segments[route.segment_id] for route in self.routes)
+
     def first_dirty(self, log_end: int | None = None) -> int:
         """Return the first dirty offset, by the vector, at least the log start."""
         end = self.remote_end if log_end is None else log_end

@@ -139,9 +139,8 @@ def lag_of(text: str, partition: int) -> float | None:
     found: list[float] = []
     for each in samples:
         asked = (each.labels.get("topic"), each.labels.get("partition"))
-        if not each.name.endswith(LAG) or asked != (METADATA_TOPIC, str(partition)):
-            continue
-        if not _is_lag_itself(each):
+        is_asked = asked == (METADATA_TOPIC, str(partition))
+        if not (each.name.endswith(LAG) and is_asked and _is_lag_itself(each)):
             continue
         client = each.labels.get("clientid")
         polls = [

@@ -181,13 +181,10 @@ class ClusterClient:
 
     def find_ends(self, topic: str) -> TopicEnds | None:
         """Return a topic's id and where its partitions end; None and errors as before."""
-        from confluent_kafka.admin import OffsetSpec
-
         found = self._find_topic(topic)
         if found is None:
             return None
-        specs: Any = OffsetSpec
-        ends = self._list_offsets(topic, [each.id for each in found.partitions], specs.latest())
+        ends = self._list_offsets(topic, [each.id for each in found.partitions], "latest")
         return TopicEnds(
             _id_bytes(found.topic_id), {number: each.offset for number, each in ends.items()}
         )
@@ -255,12 +252,9 @@ class ClusterClient:
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order; errors as before."""
-        from confluent_kafka.admin import OffsetSpec
-
-        specs: Any = OffsetSpec
         ends: list[list[int]] = []
-        for spec in (specs.earliest(), specs.latest()):
-            found = self._list_offsets(topic.name, range(topic.partition_count), spec)
+        for which in ("earliest", "latest"):
+            found = self._list_offsets(topic.name, range(topic.partition_count), which)
             ends.append([found[each].offset for each in range(topic.partition_count)])
         return [OffsetRange(start, end) for start, end in zip(*ends, strict=True)]
 
@@ -270,12 +264,10 @@ class ClusterClient:
         Errors as before.
         """
         from confluent_kafka import IsolationLevel
-        from confluent_kafka.admin import OffsetSpec
 
-        specs: Any = OffsetSpec
         numbers = range(topic.partition_count)
         found = self._list_offsets(
-            topic.name, numbers, specs.latest(), isolation_level=IsolationLevel.READ_COMMITTED
+            topic.name, numbers, "latest", isolation_level=IsolationLevel.READ_COMMITTED
         )
         return [found[each].offset for each in numbers]
 
@@ -348,23 +340,23 @@ class ClusterClient:
 
     def read_end(self, partition: int) -> MetadataEnd:
         """Return where a partition of the metadata topic ends, and its leader's epoch."""
-        from confluent_kafka.admin import OffsetSpec
-
-        specs: Any = OffsetSpec
-        found = self._list_offsets(METADATA_TOPIC, [partition], specs.latest())[partition]
+        found = self._list_offsets(METADATA_TOPIC, [partition], "latest")[partition]
         return MetadataEnd(found.offset, -1 if found.leader_epoch is None else found.leader_epoch)
 
     def _list_offsets(
-        self, topic: str, partitions: Iterable[int], spec: Any, **how: Any
+        self, topic: str, partitions: Iterable[int], which: str, **how: Any
     ) -> dict[int, Any]:
-        """Ask the leaders of ``partitions``, once more when they are not known.
+        """Ask the leaders of ``partitions`` for their offsets, once more when they are not known.
+
+        ``which`` is the name of the client's ``OffsetSpec``.
 
         A client that saw a topic without a leader, as in a restart, goes on seeing none until it
         asks for all topics again. By its name a topic that was deleted could be made again.
         """
         from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
 
-        asked = {TopicPartition(topic, each): spec for each in partitions}
+        asked = {TopicPartition(topic, each): getattr(OffsetSpec, which)() for each in partitions}
         for is_last in (False, True):
             answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS, **how)
             try:

@@ -74,6 +74,8 @@ _COLUMNS = (
     ("blob_bytes", "<i4"), ("state", "<i1"),
     ("epoch", "<i4"), ("epoch_start", "<i8"), ("served_start", "<i8"), ("served_by", "<i4"),
 )  # fmt: skip
+_OF_A_SEGMENT = [name for name, _ in _COLUMNS[:10]]
+"""The columns with one row a segment."""
 _ENCODED, _NO_BLOB = -1, -1
 """In ``tags``: the segment stands as a broker's record in the blobs. In ``blob_bytes``: null."""
 
@@ -207,16 +209,16 @@ def _add_segment(
         segment.id.tags or segment.id.partition.tags or any(each.tags for each in segment.epochs)
     )
     blob = segment.custom_metadata if is_plain else encode(segment)
-    columns["start"].append(segment.start_offset)
-    columns["end"].append(segment.end_offset)
-    columns["max_timestamp"].append(segment.max_timestamp_ms)
-    columns["event_timestamp"].append(segment.event_timestamp_ms)
-    columns["broker"].append(segment.broker_id)
-    columns["size"].append(segment.size_bytes)
-    columns["epoch_count"].append(len(segment.epochs) if is_plain else 0)
-    columns["tags"].append(tags.setdefault(segment.tags, len(tags)) if is_plain else _ENCODED)
-    columns["blob_bytes"].append(_NO_BLOB if blob is None else len(blob))
-    columns["state"].append(segment.state)
+    row = (
+        segment.start_offset, segment.end_offset,
+        segment.max_timestamp_ms, segment.event_timestamp_ms,
+        segment.broker_id, segment.size_bytes,
+        len(segment.epochs) if is_plain else 0,
+        tags.setdefault(segment.tags, len(tags)) if is_plain else _ENCODED,
+        _NO_BLOB if blob is None else len(blob), segment.state,
+    )  # fmt: skip
+    for name, value in zip(_OF_A_SEGMENT, row, strict=True):
+        columns[name].append(value)
     if is_plain:
         columns["epoch"] += [each.epoch for each in segment.epochs]
         columns["epoch_start"] += [each.start_offset for each in segment.epochs]
@@ -275,7 +277,7 @@ class _KeptColumns:
         states = {int(each): each for each in RemoteLogSegmentState}
         found, position = [], 0
         for name, id_, start, end, latest, at_ms, broker, size, count, tags, length, state in zip(
-            of_segment, self._ids, *(columns[each] for each, _ in _COLUMNS[:10]), strict=True
+            of_segment, self._ids, *(columns[each] for each in _OF_A_SEGMENT), strict=True
         ):
             blob = None if length == _NO_BLOB else self._blobs[position : position + length]
             position += max(length, 0)
@@ -416,10 +418,11 @@ def fold_values(
         progressed(1)
         if isinstance(each, int):
             # A marker at the end keeps a broker that starts from ever being ready.
-            fault = MetadataFault(
-                partition, each, "no record at this offset: a transaction's marker, or removed"
+            folded.faults.append(
+                MetadataFault(
+                    partition, each, "no record at this offset: a transaction's marker, or removed"
+                )
             )
-            folded.faults.append(fault)
             if len(folded.faults) >= FAULTS_MAX:
                 return
             continue

@@ -118,7 +118,11 @@ def search_attached(
         searched = {_place_of(each) for each in effective.segments}
         unseen = unseen_ranges(log.ends, effective)
     else:
-        unseen = _nothing_served(log)
+        unseen = (
+            []
+            if log.ends.start == log.ends.end
+            else [f"offsets {log.ends.start} to {log.ends.end - 1}, which only brokers have"]
+        )
     for segment in log.copied:
         if _place_of(segment) in searched:
             continue
@@ -240,7 +244,11 @@ def _search_served(
         whole, keys, rankings, files, workspace, progressed, sums.passed
     )
     again: Iterable[KeyRecord] = ()
-    if physical and not _is_read_whole(effective):
+    is_read_whole = all(
+        each.start <= each.segment.start_offset and each.end >= each.segment.end_offset
+        for each in effective.ranges
+    )
+    if physical and not is_read_whole:
         # Only the markers that brokers read show how a transaction ended.
         again = find_records_of_keys(looked.segments, keys, rankings, files, workspace, progressed)
     elif physical:
@@ -276,14 +284,6 @@ def _search_served(
     return search, explained
 
 
-def _is_read_whole(effective: EffectiveLog) -> bool:
-    """Say whether brokers read every segment that they read to its ends."""
-    return all(
-        each.start <= each.segment.start_offset and each.end >= each.segment.end_offset
-        for each in effective.ranges
-    )
-
-
 def _keys_in(
     layout: RemoteLayout,
     segment: RemoteLogSegment,
@@ -300,12 +300,6 @@ def _keys_in(
         whole, wanted.keys, rankings_of(TopicConfig(), None), files, workspace, progressed
     )
     return frozenset(each.record.key or b"" for each in records)
-
-
-def _nothing_served(log: RemoteLog) -> list[str]:
-    if log.ends.start == log.ends.end:
-        return []
-    return [f"offsets {log.ends.start} to {log.ends.end - 1}, which only brokers have"]
 
 
 def _place_of(segment: RemoteLogSegment) -> SegmentPlace:

@@ -191,8 +191,7 @@ class AttachedLooks:
         if name not in self._timestamps:
             if len(self._timestamps) >= TIMESTAMPS_MAX:
                 self._timestamps.clear()
-            mark = OutputMark(UNANNOUNCED, 0)
-            files = AttachedRecipe(layout, (source_of(segment),), mark).open()
+            files = AttachedRecipe(layout, (source_of(segment),), OutputMark(UNANNOUNCED, 0)).open()
             (found, _active) = list_partition(files.path, files).segments
             self._timestamps[name] = read_first_timestamp(found, files)
         return self._timestamps[name]

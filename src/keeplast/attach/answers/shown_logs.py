@@ -25,6 +25,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from keeplast.attach.answers.explain import served_there
 from keeplast.attach.held.metadata_view import (
     AttachTerms,
     KeptFolds,
@@ -111,26 +112,21 @@ def shown_log(
     when an object is missing.
     """
     name = TopicPartition(partition.topic, partition.partition)
-    try:
+    with served_there(name):
         newest = newest_whole(cache)
         lineage = synthetic_lineage(cache) if newest is None else read_lineage(layout, newest)
-        effective = effective_log(cache, lineage, ends.start)
-        sources = _sources_of(layout, name, effective)
-    except FileNotFoundError as error:
-        raise ConflictError(
-            "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
-            f"keeplast verify. partition={name} object={error.filename}",
-            code="K412",
-        ) from error
+        sources = _sources_of(layout, name, effective_log(cache, lineage, ends.start))
     end = sources[-1].end_offset + 1 if sources else ends.start
-    behind = ""
-    if end < ends.end:
-        behind = (
-            f"offsets {end} to {ends.end - 1} are with the brokers alone, not in the remote tier"
-        )
-    files: FilesRecipe = EmptyLogRecipe(attached_path(partition), ends.start)
-    if sources:
-        files = AttachedRecipe(layout, sources, OutputMark(UNANNOUNCED, 0), shows_snapshots=True)
+    behind = (
+        f"offsets {end} to {ends.end - 1} are with the brokers alone, not in the remote tier"
+        if end < ends.end
+        else ""
+    )
+    files: FilesRecipe = (
+        AttachedRecipe(layout, sources, OutputMark(UNANNOUNCED, 0), shows_snapshots=True)
+        if sources
+        else EmptyLogRecipe(attached_path(partition), ends.start)
+    )
     return ShownLog(
         partition=name,
         files=files,
@@ -390,11 +386,11 @@ class AttachedHolds:
         # offsets.
         stable = self._cluster.read_stable_ends(view.topic)[number]
         end = self._cluster.read_ranges(view.topic)[number].end
-        if point.is_now and end <= stable:
-            # Nothing is in flight there.
-            kept = KeptPoint(stable, stable)
-        else:
-            kept = self._find_kept(view, known, point, stable, end)
+        kept = (
+            KeptPoint(stable, stable)
+            if point.is_now and end <= stable  # Nothing is in flight there.
+            else self._find_kept(view, known, point, stable, end)
+        )
         return AttachedPoint(name, known, view.log.start, view.point, kept)
 
     def _require_ours(self, view: MetadataView, known: Attached | None) -> None:

@@ -129,8 +129,9 @@ def fold_known(
     def kept(partition: int) -> FoldCheckpoint | None:
         return None if log is None else KeptFolds(log.folds).find(facts.cluster_id, partition)
 
-    chosen = partitions_of(facts.topics, metadata_topic)
-    return fold_metadata(client, metadata_topic, chosen, progressed, kept)
+    return fold_metadata(
+        client, metadata_topic, partitions_of(facts.topics, metadata_topic), progressed, kept
+    )
 
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

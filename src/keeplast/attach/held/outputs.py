@@ -15,7 +15,7 @@ of segments that brokers removed go when the next round begins.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -200,15 +200,6 @@ KEPT_SHARE_MAX = 0.5
 def filter_names(layout: RemoteLayout, partition: TopicIdPartition) -> frozenset[str]:
     """Return the names of the own objects that are filters of a partition's segments."""
     return frozenset(each.name for each in layout.list_own(filter_folder(partition)))
-
-
-def remove_filters(
-    layout: RemoteLayout, there: Collection[str], segments: Iterable[RemoteLogSegment]
-) -> None:
-    """Remove the filters of ``segments``, as far as they are among the names ``there``."""
-    for each in segments:
-        if filter_name(each.id) in there:
-            layout.delete_own(filter_name(each.id))
 
 
 def sweep_filters(

@@ -73,11 +73,8 @@ class OwnerObject:
 
         RefusedError when another decision log does, CorruptError for an object that is damaged.
         """
-        data = self._layout.read_own(self.key)
-        if data is None:
-            return None
-        owner = self._decode(data)
-        if owner.store_id != self._store_id:
+        owner = self.find()
+        if owner is not None and owner.store_id != self._store_id:
             raise RefusedError(
                 "another decision log owns the partition; use it (--decisions), or give it up "
                 "there with detach. If it is lost: keeplast repair --rebuild. "
@@ -96,16 +93,13 @@ class OwnerObject:
         """Own the partition at ``epoch``; FencedError or ConflictError when another process is
         ahead.
         """
-        self._put(self.read(), epoch)
+        self.take_from(self.read(), epoch)
 
     def take_from(self, known: Owner | None, epoch: int) -> None:
         """Own the partition instead of ``known``: another decision log's, or None without an owner.
 
         Errors as :meth:`take`. A process that works by that log is fenced at its next look.
         """
-        self._put(known, epoch)
-
-    def _put(self, known: Owner | None, epoch: int) -> None:
         mine = self._at(epoch)
         if known is None:
             taken = self._layout.put_new(self.key, mine.to_bytes())

@@ -346,11 +346,9 @@ class Publisher:
                 found=[encode_id(each.id.segment_id) for each in standing.live_sources],
                 code="K428",
             )
-        cleaned_to = decision.cleaned_to
         overlaid = overlaid_from(view.cache, decision.outputs, view.log.start)
-        for each in (standing.overlaid_from, overlaid):
-            if each is not None:
-                cleaned_to = min(cleaned_to, each)
+        ends = (decision.cleaned_to, standing.overlaid_from, overlaid)
+        cleaned_to = min(each for each in ends if each is not None)
         self.log.mark_published(
             self.held, decision, first_offset=found.start, last_offset=found.end - 1,
             cleaned_to=cleaned_to,
@@ -491,11 +489,12 @@ def keep(folds: KeptFolds, view: MetadataView) -> None:
 def known_ids(log: DecisionLog, known: Attached) -> set[bytes]:
     """Return the ids that may carry our mark: given out here, or sources of a decision."""
     ids = {each.segment_id for each in log.own_segments(known)}
-    for decision in log.decisions(
-        known, DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING
-    ):
-        ids |= {each.id.segment_id for each in decision.sources}
-    return ids
+    explaining = DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING
+    return ids | {
+        each.id.segment_id
+        for decision in log.decisions(known, *explaining)
+        for each in decision.sources
+    }
 
 
 def require_own(view: MetadataView, log: DecisionLog) -> None:
@@ -529,9 +528,12 @@ def require_free(log: DecisionLog, known: Attached) -> None:
 def is_free(log: DecisionLog, known: Attached) -> bool:
     """Say whether no process that may still run, but this one, holds a partition."""
     holder = known.holder
-    if holder is None or known.held_since_ms is None or log.holder.knows_over(holder):
-        return True
-    return log.holder.is_process_of(holder)
+    return (
+        holder is None
+        or known.held_since_ms is None
+        or log.holder.knows_over(holder)
+        or log.holder.is_process_of(holder)
+    )
 
 
 def _named(partition: TopicIdPartition, segment_id: bytes, start: int) -> RemoteLogSegment:

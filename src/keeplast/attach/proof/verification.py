@@ -183,9 +183,9 @@ class AttachedVerifier:
         for _ in range(LOOKS_MAX):
             looked = self._look(topic, number)
             report, end = self._judge(topic, number, looked, settings)
-            if report.verdict is not Verdict.BROKEN:
-                return report
-            if self._look(topic, number).standing(end) == looked.standing(end):
+            if report.verdict is not Verdict.BROKEN or (
+                self._look(topic, number).standing(end) == looked.standing(end)
+            ):
                 return report
         raise ConflictError(
             "the partition changed whenever it was read; verify again when no process compacts it. "
@@ -254,9 +254,9 @@ class AttachedVerifier:
         with tempfile.TemporaryDirectory(
             prefix="keeplast-verify-", dir=settings.temporary
         ) as directory:
-            aborted = TransactionOutcomes()
-            if is_folded:
-                aborted = self._aborted(effective.ranges, sources)
+            aborted = (
+                self._aborted(effective.ranges, sources) if is_folded else TransactionOutcomes()
+            )
             law = self._law(found, ground, sources, aborted, settings, Path(directory))
             count = self._read(topic, number, effective, found, law, settings, end)
             keys = law.finish()
@@ -283,7 +283,6 @@ class AttachedVerifier:
     def _lineage(self, looked: _Looked, found: _Judged) -> Sequence[LeaderEpoch]:
         """Return the epochs of the log; what cannot be read is a finding when it is read again."""
         newest = newest_whole(looked.cache)
-        data: bytes | None = None
         if newest is not None:
             try:
                 data = self._layout.open(newest).read_auxiliary(AuxiliaryFile.LEADER_EPOCHS)

@@ -20,7 +20,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -367,10 +369,7 @@ class AttachedFiles(PartitionObjects):
                 f"an attempt has done this before. object={work_name(name)}", code="K451"
             )
         writer = self._layout.create_log(name, parsed.base_offset, self.like)
-
-        def given_up() -> None:
-            self._layout.delete_own(work_name(name))
-
+        given_up = partial(self._layout.delete_own, work_name(name))
         return _LogWriteHandle(writer, self._written, path.name, given_up)
 
     def listdir(self, path: Path) -> list[str]:
@@ -443,10 +442,7 @@ class _LogReadHandle:
         self._source = source
         self._reader_of = reader_of
         self._last: tuple[RemoteLogSegmentId, SegmentReader] | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        return self._source.size_bytes
+        self.size_bytes: Final = source.size_bytes
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         filled = start = 0

@@ -69,7 +69,6 @@ from keeplast.errors import (
 from keeplast.format.filename import LOG
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
 from keeplast.model.hold import GroupReader, Hold
-from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import Keyless
 from keeplast.rewrite.task import FilterSpec, StagedGroup, TaskResult
 from keeplast.run.receipt import Receipt, receipt_line
@@ -284,15 +283,15 @@ class AttachedPlace:
         checkpoints = Checkpoints({at: self.state.first_dirty}, {}, {}, {at: self.state.holds})
         found = survey_partition(
             run.request, request, checkpoints, self.files,
-            self._clock.now_ms(), known=self._known(run),
+            self._clock.now_ms(),
+            # By what announcements say of them.
+            known={
+                base: summary_of(each, run.request.topic.index_interval_bytes)
+                for base, each in self._sources.items()
+            },
             groups=StoredReaders(self.files.partition.topic_id.hex(), self._brokers),
         )  # fmt: skip
         return self._naming_limit(found)
-
-    def _known(self, run: PartitionRun) -> dict[int, SegmentSummary]:
-        """Return what announcements say of the sources."""
-        interval = run.request.topic.index_interval_bytes
-        return {base: summary_of(each, interval) for base, each in self._sources.items()}
 
     def _naming_limit(self, found: Survey) -> Survey:
         """Return a survey that names what ends the sources, not the segment that stands for it."""
@@ -317,7 +316,11 @@ class AttachedPlace:
         if survey.plan is None:
             return survey
         plan = replace(
-            survey.plan, keeps_group_ends=True, closing_epochs=self._epochs(),
+            survey.plan, keeps_group_ends=True,
+            closing_epochs=tuple(
+                (each.epoch, each.start_offset)
+                for each in merged_epochs(parts_of(self.state.sources.segments))
+            ),
             expires_nothing=self._expires_below is None, expires_below=self._expires_below or 0,
             keeps_keyless=self._keyless is Keyless.RETAIN, sources_max=SOURCES_MAX,
             begins_at=self.state.sources.begins_at,
@@ -326,11 +329,6 @@ class AttachedPlace:
             groups = plan_groups(plan, plan.bound)
             self._allowance.begin(sum(len(each.sources) + 1 for each in groups))
         return replace(survey, plan=plan)
-
-    def _epochs(self) -> tuple[tuple[int, int], ...]:
-        """Return the leader epochs of the sources, with their first offsets."""
-        found = merged_epochs(parts_of(self.state.sources.segments))
-        return tuple((each.epoch, each.start_offset) for each in found)
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
         """Say why there is no round."""

@@ -60,17 +60,13 @@ def join_hollow(
             else:
                 joined.extend(run)
     except (CompactionError, OSError):
-        _take_back(files, logs)
+        for log in logs:
+            # A store that refuses does not hide why.
+            with contextlib.suppress(CompactionError, OSError):
+                if files.exists(log):
+                    files.unlink(log)
         raise
     return joined
-
-
-def _take_back(files: AttachedFiles, logs: Sequence[Path]) -> None:
-    """Remove outputs by their logs; a store that refuses does not hide why."""
-    for log in logs:
-        with contextlib.suppress(CompactionError, OSError):
-            if files.exists(log):
-                files.unlink(log)
 
 
 def _runs(

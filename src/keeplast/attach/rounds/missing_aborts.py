@@ -20,7 +20,9 @@ every broker, and a round keeps the bounds of batches; where they do not fit, no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,6 +43,8 @@ from keeplast.log.transactions import markers_of
 from keeplast.log.windows import WindowBuffers
 from keeplast.read.transactions import is_transactional_data
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 SEGMENTS_MAX = 16
 """So many of the newest segments are looked at: what is older is due by its dirty ratio."""
 SEARCHED_BYTES_MAX = 32 << 20
@@ -125,13 +129,8 @@ class AbortSearch:
                     opened.setdefault(producer_id, first)
 
     def _snapshot(self, segment: RemoteLogSegment) -> _Snapshot:
-        name = segment.id.segment_id
-        known = self._snapshots.get(name)
-        if known is None:
-            if len(self._snapshots) >= REMEMBERED_MAX:
-                self._snapshots.clear()
-            known = self._snapshots[name] = self._read_snapshot(segment)
-        return known
+        read = partial(self._read_snapshot, segment)
+        return _remembered(self._snapshots, segment.id.segment_id, read)
 
     def _read_snapshot(self, segment: RemoteLogSegment) -> _Snapshot:
         data = self._layout.open(segment).read_auxiliary(AuxiliaryFile.SNAPSHOT)
@@ -146,12 +145,8 @@ class AbortSearch:
 
     def _search(self, at: EffectiveRange, opened: Mapping[int, int], log_start: int) -> _Ended:
         key = at.segment.id.segment_id, at.end, frozenset(opened.items())
-        known = self._ended.get(key)
-        if known is None:
-            if len(self._ended) >= REMEMBERED_MAX:
-                self._ended.clear()
-            known = self._ended[key] = self._read_markers(at, opened, log_start)
-        return known
+        read = partial(self._read_markers, at, opened, log_start)
+        return _remembered(self._ended, key, read)
 
     def _read_markers(
         self, at: EffectiveRange, opened: Mapping[int, int], log_start: int
@@ -187,14 +182,25 @@ class AbortSearch:
 
     def _named(self, segment: RemoteLogSegment) -> dict[tuple[int, int], int]:
         """Return where each transaction begins that the index names, by producer and marker."""
-        data = None
         # Brokers ask for no index that was announced as empty.
-        if not segment.is_txn_index_empty:
-            data = self._layout.open(segment).read_auxiliary(AuxiliaryFile.TXN_INDEX)
+        data = (
+            None
+            if segment.is_txn_index_empty
+            else self._layout.open(segment).read_auxiliary(AuxiliaryFile.TXN_INDEX)
+        )
         return {
             (each.producer_id, each.last_offset): each.first_offset
             for each in txn_index.decode(data or b"")
         }
+
+
+def _remembered(known: dict[_K, _V], key: _K, read: Callable[[], _V]) -> _V:
+    """Return what is known of ``key``, which is read where nothing is."""
+    if key not in known:
+        if len(known) >= REMEMBERED_MAX:
+            known.clear()
+        known[key] = read()
+    return known[key]
 
 
 def measure_sources(layout: RemoteLayout, found: Sources) -> Sources:

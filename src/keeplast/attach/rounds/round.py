@@ -176,7 +176,11 @@ def clean_attached(
     :func:`.naming_why_gone`. With an ``allowance`` swaps end where that ends, as when an operator
     stops the round.
     """
-    view = _swept(publisher, has_filters=bool(wish.topic.tier_filter_fpp))
+    view = sweep_outputs(publisher)
+    # The filters of segments that are gone go, or all of them where none are wanted.
+    has_filters = bool(wish.topic.tier_filter_fpp)
+    known = {each.id.segment_id for each in view.cache.segments} if has_filters else set()
+    sweep_filters(publisher.layout, publisher.name.partition, known)
     with naming_why_gone(publisher, view):
         return _clean(publisher, view, wish, runner_for, clock, progressed, receipt, allowance)
 
@@ -364,17 +368,6 @@ def do_round(
     if report.failure is not None:
         raise report.failure
     return report
-
-
-def _swept(publisher: Publisher, *, has_filters: bool) -> MetadataView:
-    """Look at the cluster; remove what an earlier round left and nothing will need.
-
-    The filters of segments that are gone go too, or all of them where none are wanted.
-    """
-    view = sweep_outputs(publisher)
-    known = {each.id.segment_id for each in view.cache.segments} if has_filters else set()
-    sweep_filters(publisher.layout, publisher.name.partition, known)
-    return view
 
 
 def _go_on() -> None:

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from keeplast.attach.rules.swap import merged_epochs
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.late_copies import (
     begun_copies,
@@ -128,11 +129,7 @@ def effective_log(
 
 def synthetic_lineage(cache: PartitionCache) -> list[LeaderEpoch]:
     """Return epochs by where segments say that they begin, for want of the log's own file."""
-    starts: dict[int, int] = {}
-    for segment in cache.segments:
-        for each in segment.epochs:
-            starts[each.epoch] = min(each.start_offset, starts.get(each.epoch, each.start_offset))
-    return [LeaderEpoch(epoch, starts[epoch]) for epoch in sorted(starts)]
+    return [LeaderEpoch(each.epoch, each.start_offset) for each in merged_epochs(cache.segments)]
 
 
 def _joined(ranges: Sequence[EffectiveRange]) -> tuple[EffectiveRange, ...]:
@@ -411,9 +408,9 @@ def is_in_lineage(segment: RemoteLogSegment, lineage: Sequence[LeaderEpoch]) -> 
     starts = {each.epoch: each.start_offset for each in lineage}
     epochs = sorted(starts)
     for place, (epoch, start, end) in enumerate(epoch_ranges(segment)):
-        if epoch not in starts:
-            return False
-        if (start < starts[epoch]) if place == 0 else (start != starts[epoch]):
+        if epoch not in starts or (
+            (start < starts[epoch]) if place == 0 else (start != starts[epoch])
+        ):
             return False
         later = [starts[each] for each in epochs if each > epoch]
         if later and end >= min(later):

@@ -18,6 +18,7 @@ person.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from msgspec import Struct
@@ -45,7 +46,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentState,
 )
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.state.attached import Attached
+from keeplast.tier.state.attached import Attached, Decision
 
 _BEGUN = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _ON_THEIR_WAY = (
@@ -87,8 +88,7 @@ def orphans_of_gone(
     kept = {each.id.segment_id for each in _not_let_go(log, known, cache)}
     named = {each.id.segment_id for each in cache.segments}
     named |= {each.segment_id for each in log.own_segments(known)}
-    for decision in log.decisions(known):
-        named |= {each.id.segment_id for each in (*decision.sources, *decision.outputs)}
+    named |= _ids_of(log.decisions(known))
     latest_ms = log.clock.now_ms() - grace_ms
     due: list[FoundSegment] = []
     waiting: list[FoundSegment] = []
@@ -180,13 +180,20 @@ def unknown_of_live(publisher: Publisher) -> tuple[FoundSegment, ...]:
     cache = publisher.look().cache
     ids = {each.id.segment_id for each in cache.segments}
     ids |= {each.segment_id for each in publisher.log.own_segments(publisher.held)}
-    for decision in publisher.log.decisions(publisher.held):
-        ids |= {each.id.segment_id for each in (*decision.sources, *decision.outputs)}
+    ids |= _ids_of(publisher.log.decisions(publisher.held))
     return tuple(
         each
         for each in there
         if each.segment_id not in ids and not _is_begun(publisher.layout, publisher.held, each)
     )
+
+
+def _ids_of(decisions: Iterable[Decision]) -> set[bytes]:
+    return {
+        each.id.segment_id
+        for decision in decisions
+        for each in (*decision.sources, *decision.outputs)
+    }
 
 
 def _gone_cache(

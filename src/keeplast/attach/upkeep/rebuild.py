@@ -195,9 +195,9 @@ def is_compacted(
     cluster: LiveCluster, layout: RemoteLayout, name: AttachedName, terms: AttachTerms, store: str
 ) -> bool:
     """Say whether a compactor ever worked on a partition, by brokers and the remote tier."""
-    if OwnerObject(layout, name, store).find() is not None:
-        return True
-    return any(is_compactors(each) for each in look(cluster, name, terms).cache.segments)
+    return OwnerObject(layout, name, store).find() is not None or any(
+        is_compactors(each) for each in look(cluster, name, terms).cache.segments
+    )
 
 
 def rebuild(

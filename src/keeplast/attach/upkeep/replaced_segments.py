@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from keeplast.attach.held.metadata_view import MetadataView
-from keeplast.attach.held.outputs import filter_names, remove_filters
+from keeplast.attach.held.outputs import filter_name, filter_names
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.held.stored_segment import check_stored
 from keeplast.attach.rules.swap import announcement, batch_of, covered, standing_of
@@ -173,7 +173,9 @@ def collect(
         if filters is None:
             # What was replaced is in no round any more that could make another one of it.
             filters = filter_names(publisher.layout, publisher.name.partition)
-        remove_filters(publisher.layout, filters, decision.sources)
+        for source in decision.sources:
+            if filter_name(source.id) in filters:
+                publisher.layout.delete_own(filter_name(source.id))
         for source in decision.sources:
             publisher.layout.delete(source)
         publisher.send(

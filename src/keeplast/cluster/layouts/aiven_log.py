@@ -198,9 +198,10 @@ class AivenSegmentReader(SegmentReader):
             ends = memoryview(bytearray(SEAL_BYTES))
             iv, tag = ends[:IV_BYTES], ends[IV_BYTES:]
             begin, stop = begin + IV_BYTES, stop - TAG_BYTES
-            if not fill(self._objects, self._log_key, begin - IV_BYTES, iv):
-                return False
-            if not fill(self._objects, self._log_key, stop, tag):
+            if not (
+                fill(self._objects, self._log_key, begin - IV_BYTES, iv)
+                and fill(self._objects, self._log_key, stop, tag)
+            ):
                 return False
             parts = self._parts(begin, stop, kept.part)
             content = self._cipher.unseal_parts(bytes(iv), bytes(tag), parts, kept.room)
@@ -219,9 +220,8 @@ class AivenSegmentReader(SegmentReader):
         """Keep a chunk; CorruptError for one that is damaged, and none is kept."""
         kept.number, kept.content = -1, b""
         try:
-            content = stored
-            if self._cipher is not None:
-                content = self._cipher.unseal_into(stored, kept.room)
+            cipher = self._cipher
+            content = stored if cipher is None else cipher.unseal_into(stored, kept.room)
             self._keep(number, content, kept)
         except CorruptError as error:
             position = int(self._chunks.starts[number])
@@ -318,8 +318,9 @@ class AivenLogWriter:
             "chunks were not written as their index says. "
             f"index={chunks.stored_size} written={self._target.size_bytes}",
         )
-        manifest = SegmentManifest(chunks, {}, self._is_compressed, self._sealing)
-        description = encode_written(manifest)
+        description = encode_written(
+            SegmentManifest(chunks, {}, self._is_compressed, self._sealing)
+        )
         self._target.close()
         return WrittenLog(self._size_bytes, description)
 

@@ -125,7 +125,7 @@ class LocalStorage(Struct, frozen=True):
             make_directory(stem.parent)
             for kind, data in auxiliary.items():
                 new = waiting.with_suffix(f".{kind}")
-                _write(new, data)
+                write_at_once(LocalFiles().open_write(new), data)
                 os.rename(new, _with(stem, kind))
             sync_directory(log.parent)
             os.rename(waiting, log)
@@ -147,9 +147,12 @@ class LocalStorage(Struct, frozen=True):
         for folder in (self._folder(partition), self._waiting_folder(partition)):
             with unavailable(folder), contextlib.suppress(FileNotFoundError):
                 for each in _files(folder):
-                    name = (each.segment_id, each.start_offset)
-                    other = found.get(name)
-                    found[name] = each if other is None else _both(each, other)
+                    name = each.segment_id, each.start_offset
+                    before = found.get(name, FoundSegment(*name, 0, 0))
+                    found[name] = FoundSegment(
+                        *name, before.size_bytes + each.size_bytes,
+                        max(before.modified_ms, each.modified_ms),
+                    )  # fmt: skip
         yield from (found[name] for name in sorted(found))
 
     def foreign(self) -> Iterator[ForeignPath]:
@@ -314,10 +317,6 @@ def _with(stem: Path, kind: str) -> Path:
     return stem.with_name(f"{stem.name}.{kind}")
 
 
-def _write(path: Path, data: bytes) -> None:
-    write_at_once(LocalFiles().open_write(path), data)
-
-
 def _files(folder: Path) -> Iterator[FoundSegment]:
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -330,13 +329,6 @@ def _files(folder: Path) -> Iterator[FoundSegment]:
                 continue
             modified_ms = status.st_mtime_ns // 1_000_000
             yield FoundSegment(decode_id(match[2]), int(match[1]), status.st_size, modified_ms)
-
-
-def _both(one: FoundSegment, other: FoundSegment) -> FoundSegment:
-    return FoundSegment(
-        one.segment_id, one.start_offset, one.size_bytes + other.size_bytes,
-        max(one.modified_ms, other.modified_ms),
-    )  # fmt: skip
 
 
 @contextlib.contextmanager

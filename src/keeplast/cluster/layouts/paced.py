@@ -206,20 +206,13 @@ class PacedLayout(Struct, frozen=True):
 
     def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
         """Yield what lies in a partition's place; each page is a request."""
-        with self.pace.watching():
-            for number, each in enumerate(self.layout.list(partition)):
-                if number % PAGE_SEGMENTS == 0:
-                    self.pace.take(1, 0, self.waiting)
-                yield each
+        return self._by_pages(self.layout.list(partition), PAGE_SEGMENTS)
 
     def foreign(self) -> Iterator[ForeignPath]:
         """Yield paths with names unknown here; each page is a request, and so is each read."""
-        with self.pace.watching():
-            for number, each in enumerate(self.layout.foreign()):
-                if number % PAGE_OBJECTS == 0:
-                    self.pace.take(1, 0, self.waiting)
-                opened = functools.partial(_PacedHandle, each.open, self.pace, self.waiting)
-                yield replace(each, open=opened)
+        for each in self._by_pages(self.layout.foreign(), PAGE_OBJECTS):
+            opened = functools.partial(_PacedHandle, each.open, self.pace, self.waiting)
+            yield replace(each, open=opened)
 
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
         """Say whether deleting a segment's log would only hide it."""
@@ -249,9 +242,12 @@ class PacedLayout(Struct, frozen=True):
 
     def list_own(self, folder: str) -> Iterator[FoundOwn]:
         """Yield the own objects right below ``folder``; each page is a request."""
+        return self._by_pages(self.layout.list_own(folder), PAGE_OBJECTS)
+
+    def _by_pages(self, found: Iterator[Answer], size: int) -> Iterator[Answer]:
         with self.pace.watching():
-            for number, each in enumerate(self.layout.list_own(folder)):
-                if number % PAGE_OBJECTS == 0:
+            for number, each in enumerate(found):
+                if number % size == 0:
                     self.pace.take(1, 0, self.waiting)
                 yield each
 

@@ -121,11 +121,6 @@ class Compared(Struct):
     lost: int = 0
     foreign: int = 0
 
-    @property
-    def is_swapped(self) -> bool:
-        """Say whether the left log looks like what cleaning makes of the right one."""
-        return self.foreign > 0 and not self.lost
-
 
 class Comparison:
     """One comparison; :meth:`run` fills :attr:`found` and the runs that it was given."""
@@ -247,12 +242,7 @@ class Comparison:
             self.found.records.add("the record is another", offset=offset)
             return False
         self._decoded += 1
-        ours = left.record(int(left.batch_of[i]), offset)
-        theirs = right.record(int(right.batch_of[row]), offset)
-        if ours is None or theirs is None:
-            raise InvariantError(
-                f"a record is gone between two readings. offset={offset}", code="K901"
-            )
+        ours, theirs = _record(left, i), _record(right, row)
         is_control = bool(left.table[left.batch_of[i], t.ATTRIBUTES] & t.CONTROL)
         names = [
             name

@@ -278,14 +278,33 @@ def look_for_keys(
     )
     watermark = checkpoints.high_watermark.get(partition.partition)
     require_log_end(survey.listing, survey.tail, watermark, files)
-    log = _found_log(partition, survey, checkpoints, files, now_ms)
+    log = FoundLog(
+        segments=survey.segments,
+        log_start=survey.log_start,
+        first_dirty=survey.section.first_dirty.offset,
+        log_end=survey.tail.log_end,
+        stable=stable_limit(partition.partition, survey, checkpoints),
+        active_first_ms=read_first_timestamp(survey.listing.active, files)
+        if survey.tail.valid_bytes
+        else None,
+        active_largest_ms=largest_timestamp(survey.listing, survey.tail, files),
+        now_ms=now_ms,
+        holds=survey.holds,
+        readers=survey.readers,
+    )
     bounds = find_bounds(partition.partition, request, checkpoints, survey.listing, survey.tail)
     return LookedLog(
         partition=partition.partition,
         path=partition.path,
         topic=partition.topic,
         files=files,
-        segments=searched_segments(survey),
+        segments=[
+            SearchedSegment(
+                each,
+                survey.tail.valid_bytes if each is survey.listing.active else each.size_bytes,
+            )
+            for each in survey.listing.segments
+        ],
         log=log,
         bound=survey.section.cleanable.bound,
         decision=survey.decision,
@@ -326,9 +345,7 @@ def explain_looked(
 
 def key_of(looked: LookedLog, asked: AskedKey) -> bytes:
     """Return the key that is asked about; InvalidError where no record with a key is there."""
-    if asked.offset is not None:
-        return _key_at(looked, asked.offset)
-    return asked.key or b""
+    return (asked.key or b"") if asked.offset is None else _key_at(looked, asked.offset)
 
 
 def explain_records(
@@ -341,11 +358,10 @@ def explain_records(
     """Explain the records of one key that were found in a log; nothing is read."""
     topic, log = looked.topic, looked.log
     taken = [each for each in records if each.segment >= looked.rounds_from]
-
-    def winner(strategy: Strategy) -> int | None:
-        return KeyRounds(records, strategy, rankings[strategy], workspace).winner(log.log_start)
-
-    winners = {each: winner(each) for each in rankings}
+    winners = {
+        strategy: KeyRounds(records, strategy, ranking, workspace).winner(log.log_start)
+        for strategy, ranking in rankings.items()
+    }
     reaches = find_reaches(log, topic)
     rounds = KeyRounds(taken, topic.strategy, rankings[topic.strategy], workspace)
     decided = iter(find_fates(taken, rounds, log, topic, reaches))
@@ -382,16 +398,6 @@ def rankings_of(topic: TopicConfig, header: str | None) -> dict[Strategy, Rankin
     return {each: ranking_of(replace(topic, strategy=each, strategy_header=name)) for each in tried}
 
 
-def searched_segments(survey: Survey) -> list[SearchedSegment]:
-    """Return the segments that have a file, each with the bytes of it that can be read."""
-    active = survey.listing.active
-    tail = survey.tail.valid_bytes
-    return [
-        SearchedSegment(each, tail if each is active else each.size_bytes)
-        for each in survey.listing.segments
-    ]
-
-
 def _key_at(looked: LookedLog, offset: int) -> bytes:
     record: Record | None = find_record_at(looked.segments, offset, looked.files)
     where = f"offset={offset} partition={looked.partition}"
@@ -407,26 +413,3 @@ def _key_at(looked: LookedLog, offset: int) -> bytes:
             code="K151",
         )
     return record.key
-
-
-def _found_log(
-    partition: PartitionRequest,
-    survey: Survey,
-    checkpoints: Checkpoints,
-    files: FileSystem,
-    now_ms: int,
-) -> FoundLog:
-    active = survey.listing.active
-    has_file = survey.tail.valid_bytes > 0
-    return FoundLog(
-        segments=survey.segments,
-        log_start=survey.log_start,
-        first_dirty=survey.section.first_dirty.offset,
-        log_end=survey.tail.log_end,
-        stable=stable_limit(partition.partition, survey, checkpoints),
-        active_first_ms=read_first_timestamp(active, files) if has_file else None,
-        active_largest_ms=largest_timestamp(survey.listing, survey.tail, files),
-        now_ms=now_ms,
-        holds=survey.holds,
-        readers=survey.readers,
-    )

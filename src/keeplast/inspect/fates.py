@@ -419,12 +419,12 @@ def find_fates(
 
 def _is_beyond(reach: RoundReach, reaches: Sequence[RoundReach]) -> bool:
     """Say whether a reach comes once a transaction has ended."""
-    ends = [number for number, each in enumerate(reaches) if _is_stable(each.ended)]
+    ends = [
+        number
+        for number, each in enumerate(reaches)
+        if isinstance(each.ended, TransactionLimit | WatermarkLimit | SourcesLimit)
+    ]
     return bool(ends) and reaches.index(reach) >= ends[0]
-
-
-def _is_stable(limit: Limit | None) -> bool:
-    return isinstance(limit, TransactionLimit | WatermarkLimit | SourcesLimit)
 
 
 def _terms(

@@ -151,17 +151,6 @@ class KeyRecord(FileRecord, frozen=True):
     ranks: Mapping[Strategy, tuple[int, int]]
 
 
-class _Candidate(Struct):
-    """A record before it is known how its transaction ended."""
-
-    record: Record
-    segment: SegmentFiles
-    position: int
-    header: NDArray[np.int64]
-    ranks: Mapping[Strategy, tuple[int, int]]
-    horizon_ms: int | None
-
-
 def find_key_records(
     segments: Sequence[SearchedSegment],
     key: bytes,
@@ -181,7 +170,7 @@ def find_key_records(
     again for transactions.
     """
     search = _Search((key,), rankings, workspace, sample)
-    found: list[_Candidate] = []
+    found: list[KeyRecord] = []
     values_bytes = 0
     for segment in segments:
         if segment.lacks_key:
@@ -213,13 +202,12 @@ def find_records_of_keys(
     ``passed`` hears of each window. Errors as for :func:`find_key_records`.
     """
     search = _Search(keys, rankings, workspace)
-    found: list[_Candidate] = []
+    found: list[KeyRecord] = []
     for segment in segments:
         for each in search.records_of(segment, files, progressed, passed):
-            each.record = replace(
-                each.record, value=None if each.record.value is None else b"", headers=()
-            )
-            _keep(found, each, segment)
+            value = None if each.record.value is None else b""
+            bare = replace(each.record, value=value, headers=())
+            _keep(found, replace(each, record=bare), segment)
     return _judged(found, segments, files, progressed)
 
 
@@ -265,7 +253,7 @@ def _keys_of(columns: RecordColumns) -> set[bytes]:
     return {data[ends[row] : ends[row + 1]] for row, has in enumerate(has_key) if has}
 
 
-def _keep(found: list[_Candidate], each: _Candidate, segment: SearchedSegment) -> None:
+def _keep(found: list[KeyRecord], each: KeyRecord, segment: SearchedSegment) -> None:
     if not segment.has(each.record.offset):
         return
     if len(found) >= RECORDS_MAX:
@@ -278,7 +266,7 @@ def _keep(found: list[_Candidate], each: _Candidate, segment: SearchedSegment) -
 
 
 def _judged(
-    found: Sequence[_Candidate],
+    found: Sequence[KeyRecord],
     segments: Sequence[SearchedSegment],
     files: FileSystem,
     progressed: Progressed,
@@ -286,12 +274,8 @@ def _judged(
     """Return what was found with how transactions ended."""
     outcomes = _outcomes(found, segments, files, progressed)
     return tuple(
-        KeyRecord(
-            each.record, each.segment.base_offset, each.position, outcome, each.horizon_ms,
-            each.segment.mtime_ns // 1_000_000, each.header, each.ranks,
-        )
-        for each, outcome in zip(found, outcomes, strict=True)
-    )  # fmt: skip
+        replace(each, outcome=outcome) for each, outcome in zip(found, outcomes, strict=True)
+    )
 
 
 def find_record_at(
@@ -337,7 +321,7 @@ class _Search:
         files: FileSystem,
         progressed: Progressed,
         passed: Passed = lambda segment, window: None,
-    ) -> Iterator[_Candidate]:
+    ) -> Iterator[KeyRecord]:
         """Yield the records of the keys in one segment."""
         if not segment.valid_bytes:
             return
@@ -360,7 +344,7 @@ class _Search:
 
     def _records_in(
         self, window: Window, part: Slice, segment: SegmentFiles
-    ) -> Iterator[_Candidate]:
+    ) -> Iterator[KeyRecord]:
         if not len(self._hashes):
             return
         w, rows = self._w, slice(0, part.rows)
@@ -388,9 +372,11 @@ class _Search:
             record = records.get(offset)
             if record is not None and record.key in self._keys:
                 header = window.table[number].copy()
-                yield _Candidate(
-                    record, segment, window.position + int(header[t.POSITION]), header,
-                    {strategy: each[at] for strategy, each in ranks.items()}, horizon_ms,
+                # How its transaction ended is asked later, of all that were found.
+                yield KeyRecord(
+                    record, segment.base_offset, window.position + int(header[t.POSITION]),
+                    TransactionOutcome.OPEN, horizon_ms, segment.mtime_ns // 1_000_000, header,
+                    {strategy: each[at] for strategy, each in ranks.items()},
                 )  # fmt: skip
 
     def _ranks(
@@ -418,7 +404,7 @@ def batch_at(window: Window, number: int) -> Batch:
 
 
 def _outcomes(
-    found: Sequence[_Candidate],
+    found: Sequence[KeyRecord],
     segments: Sequence[SearchedSegment],
     files: FileSystem,
     progressed: Progressed,
@@ -437,7 +423,7 @@ def _outcomes(
         waiting.setdefault(int(found[number].header[t.PRODUCER_ID]), []).append(number)
     if not waiting:
         return outcomes
-    first = min(found[number].segment.base_offset for its in waiting.values() for number in its)
+    first = min(found[number].segment for its in waiting.values() for number in its)
     buffers = WindowBuffers()
     for segment in segments:
         if segment.files.base_offset < first or not segment.valid_bytes or segment.is_quiet:

@@ -97,8 +97,7 @@ class IndexProof:
         return entries
 
     def _say(self, kind: Kind, problem: str, offset: int) -> None:
-        name = segment_file(self._base, kind)
-        self._findings.add(f"{name}: {problem}", offset=offset)
+        self._findings.add(f"{segment_file(self._base, kind)}: {problem}", offset=offset)
 
     def add(self, position: int, table: NDArray[np.int64]) -> None:
         """Hold the batches of one window against the entries that fall into it."""
@@ -112,9 +111,8 @@ class IndexProof:
         is_inside = offsets.starts != offsets.positions
         for i in np.flatnonzero(is_inside | (offsets.lasts != offsets.offsets)).tolist():
             at = offsets.positions[i]
-            problem = f"the batch at position {at} ends at {offsets.lasts[i]}"
-            if is_inside[i]:
-                problem = _NO_BATCH.format(at)
+            ends = f"the batch at position {at} ends at {offsets.lasts[i]}"
+            problem = _NO_BATCH.format(at) if is_inside[i] else ends
             self._say(INDEX, problem, int(offsets.offsets[i]))
         is_first = (times.owns == times.stamps) & (times.before < times.stamps)
         for i in np.flatnonzero(~is_first).tolist():
@@ -180,8 +178,7 @@ def find_facts(log: VerifiedLog) -> LogFacts:
     facts = LogFacts()
     buffers = WindowBuffers(WINDOW_BYTES)
     bases = [s.base_offset for s in log.segments]
-    for segment in log.segments:
-        facts.segments[segment.base_offset] = SegmentFacts()
+    facts.segments = {base: SegmentFacts() for base in bases}
     ends = dict(zip(bases, [*bases[1:], 1 << 63], strict=True))
     previous = (-1, -1)
     for segment in log.segments:
@@ -255,8 +252,7 @@ def _follow(facts: LogFacts, window: Window, table: NDArray[np.int64]) -> None:
             is_same_epoch = known is not None and known.epoch == epoch
             kept = known.last_offset if known is not None and is_same_epoch else -1
             facts.producers[producer_id] = LastBatch(kept, epoch, stamp)
-            commits = kind is ControlType.COMMIT
-            facts.transactions.add_marker(producer_id, last, commits=commits)
+            facts.transactions.add_marker(producer_id, last, commits=kind is ControlType.COMMIT)
 
 
 def control_type(window: Window, number: int) -> ControlType | None:
@@ -424,9 +420,8 @@ class HiddenRecords:
                     self._hides.discard(producer_id)
                 continue
             is_hidden = producer_id in self._hides
-            if count == 0 or is_hidden == (truth[i] == TransactionOutcome.ABORTED):
-                continue
-            if truth[i] == TransactionOutcome.OPEN:
+            is_right = is_hidden == (truth[i] == TransactionOutcome.ABORTED)
+            if count == 0 or is_right or truth[i] == TransactionOutcome.OPEN:
                 continue
             problem = (
                 f"a committed record of producer {producer_id} is hidden by the transaction index"

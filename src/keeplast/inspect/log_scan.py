@@ -464,9 +464,7 @@ class _IndexChecker:
             except CompactionError as error:
                 findings.add_error("corrupt", path, error)
                 continue
-            used = len(entries)
-            if view.is_active:
-                used = len(filled_entries(entries))
+            used = len(filled_entries(entries) if view.is_active else entries)
             problem = codec.find_problem(entries[:used], view.size_bytes)
             if problem is not None:
                 findings.add("corrupt", path, f"wrong index: {problem}")
@@ -480,10 +478,11 @@ class _IndexChecker:
 
     def take(self, batch: Batch) -> None:
         """Take the next batch; some are compared together."""
-        end = batch.position + batch.size_bytes
         # The sum of two damaged fields may be beyond what an offset is.
         last = max(-1, min(batch.last_offset, INT64_MAX - 1))
-        self._rows.append((batch.position, end, last, batch.max_timestamp))
+        self._rows.append(
+            (batch.position, batch.position + batch.size_bytes, last, batch.max_timestamp)
+        )
         if len(self._rows) == _ROWS_MAX:
             self._compare()
 

@@ -268,8 +268,7 @@ def check_receipt(
         findings.add("after: a segment that was merged into another is still there", offset=base)
     for segment in last.inputs:
         if segment.base_offset not in sources and not _has_expired(segment, last, right[0]):
-            is_active = segment is last.inputs[-1]
-            _check_segment("after", segment, right, findings, grows=is_active)
+            _check_segment("after", segment, right, findings, grows=segment is last.inputs[-1])
     if len(in_place) == len(groups):
         _check_records(last, bases, right[1], findings)
     return findings
@@ -372,17 +371,13 @@ def _check_records(
         )
 
 
-def chain_check(chain: ChainReport) -> Check:
-    """Return the check of a receipt when only its chain is judged."""
+def with_check(report: VerificationReport, chain: ChainReport) -> VerificationReport:
+    """Return a report with the check of a receipt that it had none of, by its chain alone."""
     found = Findings()
     for problem in chain.problems:
         found.add(f"chain: {problem}")
-    return found.check("receipt", f"the receipt is as it was written; {chain.sentence}")
-
-
-def with_check(report: VerificationReport, chain: ChainReport) -> VerificationReport:
-    """Return a report with the check of a receipt that it had none of."""
-    return replace(report, checks=(*report.checks, chain_check(chain)))
+    check = found.check("receipt", f"the receipt is as it was written; {chain.sentence}")
+    return replace(report, checks=(*report.checks, check))
 
 
 def with_chain(report: VerificationReport, chain: ChainReport) -> VerificationReport:

@@ -413,9 +413,12 @@ def search_file(
 
 def _has_none(batch: Batch, wanted: WantedKeys) -> bool:
     """Say whether the bytes of no wanted key are in a batch; False where that is not sought."""
-    if wanted.keys is None or len(wanted.keys) > KEYS_SOUGHT_MAX:
-        return False
-    if not isinstance(batch, RecordBatch) or batch.count <= 0:
+    if (
+        wanted.keys is None
+        or len(wanted.keys) > KEYS_SOUGHT_MAX
+        or not isinstance(batch, RecordBatch)
+        or batch.count <= 0
+    ):
         return False
     data = bytes(batch.plain())
     return all(key not in data for key in wanted.keys)

@@ -94,16 +94,15 @@ def find_last_trace(
         return LastTrace(TraceKind.UNDECIDED)
     if Outlook.STAYS in outlooks:
         return LastTrace(TraceKind.STAYS)
-    values_by_ms = erased_by_ms
     if Outlook.WINS in outlooks:
-        return LastTrace(TraceKind.VALUE_WINS, None, values_by_ms)
+        return LastTrace(TraceKind.VALUE_WINS, None, erased_by_ms)
     if erased_by_ms is None:
         return LastTrace(TraceKind.NO_BOUND)
     tombstones = [e for e in found.records if e.fate.verdict is RecordVerdict.EXPIRED_TOMBSTONE]
     if not tombstones:
-        return LastTrace(TraceKind.BOUNDED, erased_by_ms, values_by_ms)
+        return LastTrace(TraceKind.BOUNDED, erased_by_ms, erased_by_ms)
     if not has_expired_rounds:
-        return LastTrace(TraceKind.NEEDS_NEW_DATA, None, values_by_ms)
+        return LastTrace(TraceKind.NEEDS_NEW_DATA, None, erased_by_ms)
     stamped = [
         erased_by_ms + found.topic.delete_retention_ms
         if each.record.horizon_ms is None
@@ -111,7 +110,7 @@ def find_last_trace(
         for each in tombstones
     ]
     by_ms = max(stamped) + found.topic.readers_wait_ms + turn_ms + kept_ms
-    return LastTrace(TraceKind.BOUNDED, by_ms, values_by_ms)
+    return LastTrace(TraceKind.BOUNDED, by_ms, erased_by_ms)
 
 
 def behind_undo(

@@ -137,10 +137,9 @@ class Verifier:
         if len({(each.strategy, each.strategy_header) for each in rounds}) > 1:
             winners = Findings(reasons=["the rounds ranked records by different strategies"])
         found.untouched.add_all(untouched)
-        order = joined(found.records, right[1].order)
         checks = {
             "readable": Findings(),
-            "records": order,
+            "records": joined(found.records, right[1].order),
             "winners": winners,
             "transactions": found.transactions,
             "untouched": found.untouched,
@@ -154,7 +153,8 @@ class Verifier:
             notes += interruption(rounds[-1], right, clean_to[1])
         elif receipts is not None:
             notes = (NO_ROUND, *notes)
-        if found.is_swapped:
+        if found.foreign > 0 and not found.lost:
+            # The left log looks like what cleaning makes of the right one.
             notes = (SWAPPED, *notes)
         judged = tuple(each.name for each in rounds)
         return VerificationReport(after.name, _checks(checks), notes, judged)
@@ -189,9 +189,9 @@ class Verifier:
         else:
             producers.cannot_judge(NO_BEFORE)
             notes = (NO_ROUND_IN_PLACE,)
-        for name in ("winners", "transactions", "horizons"):
-            checks[name] = Findings()
-            checks[name].cannot_judge(NO_BEFORE)
+        checks |= {
+            name: Findings(reasons=[NO_BEFORE]) for name in ("winners", "transactions", "horizons")
+        }
         judged = tuple(each.name for each in rounds)
         return VerificationReport(after.name, _checks(checks), notes, judged)
 
@@ -210,18 +210,16 @@ class Verifier:
         )
         topic = self._settings.topic
         found, winners = self._compare(left, right, ground, topic)
-        records = joined(found.records, left[1].order, right[1].order)
-        indexes = joined(left[1].indexes, right[1].indexes)
         notes = [f"compared offsets {ground.start} to {ground.end}, the last one not included"]
         if left[0].end != right[0].end:
             notes.append(f"the logs end at {left[0].end} and {right[0].end}")
         notes += _ranking_notes(topic, winners, has_rounds=False)
         checks = {
             "readable": Findings(),
-            "records": records,
+            "records": joined(found.records, left[1].order, right[1].order),
             "winners": winners,
             "transactions": found.transactions,
-            "indexes": indexes,
+            "indexes": joined(left[1].indexes, right[1].indexes),
         }
         return VerificationReport(second.name, _checks(checks), tuple(notes))
 
@@ -511,8 +509,8 @@ def _report_unjudged(name: str, checks: Sequence[str], reason: str) -> Verificat
 
 
 def _unreadable(name: str, damage: str) -> VerificationReport:
-    found = {check: Findings(reasons=["the log cannot be read"]) for check in CLAIMS}
-    del found["receipt"]
+    reason = "the log cannot be read"
+    found = {check: Findings(reasons=[reason]) for check in CLAIMS if check != "receipt"}
     found["readable"] = Findings()
     found["readable"].add(damage)
     return VerificationReport(name, _checks(found))

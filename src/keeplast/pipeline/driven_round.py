@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 from py4j.protocol import Py4JNetworkError
@@ -75,11 +75,8 @@ class TaskNews:
         self._read = context.accumulator(0)
         self._tag = f"keeplast-{secrets.token_hex(8)}"
         self._reported = 0
-
-    @property
-    def add(self) -> Callable[[int], None]:
-        """Return what tasks call with bytes that they have read."""
-        return self._read.add
+        self.add: Callable[[int], None] = self._read.add
+        """What tasks call with bytes that they have read."""
 
     def during(self, act: Callable[[], list[R]], description: str) -> list[R]:
         """Act in a thread, so that progress can be shown meanwhile; Spark shows ``description``.
@@ -178,13 +175,12 @@ def describe_job(act: str, names: Sequence[object]) -> str:
     return f"{act} {shown} and {more} more" if more > 0 else f"{act} {shown}"
 
 
-class Keys:
+class Keys(NamedTuple):
     """Where the keys of a round lie after their shuffle: from which partition on, of how many."""
 
-    def __init__(self, shuffled: RDD[Any], start: int, places: int) -> None:
-        self.shuffled = shuffled
-        self.start = start
-        self.places = places
+    shuffled: RDD[Any]
+    start: int
+    places: int
 
 
 class DrivenRound:
@@ -216,11 +212,6 @@ class DrivenRound:
         """Yield the units that ask filters."""
         if self.round.stage is Stage.FILTER:
             yield from (unit for unit in self.round.units() if isinstance(unit, FilterUnit))
-
-    @property
-    def asks_buckets(self) -> bool:
-        """Say whether keys are to be sent to buckets now."""
-        return next(self.ask_units(), None) is not None
 
     def ask_units(self) -> Iterator[AskUnit]:
         """Yield the units that send keys to buckets."""

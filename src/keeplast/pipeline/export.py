@@ -251,9 +251,9 @@ def export_state(
         require_whole_topics(logs, options, logs.entries, known)
     for note in logs.notes:
         events.noted(note)
-    carrier = None
-    if last is not None:
-        carrier = Carrier(last, logs.recipe.open(), clock, events.noted, tombstones)
+    carrier = (
+        None if last is None else Carrier(last, logs.recipe.open(), clock, events.noted, tombstones)
+    )
     looked_ms = clock.now_ms()
     jobs = _jobs(
         logs, options, staging, topic_config, partitions, ground, carrier, names_all=names_all,
@@ -279,8 +279,9 @@ def export_state(
         files.write_durable(staging / STATE_FILE, encode_facts(topics, tombstones=tombstones))
         if versions is not None:
             opened = logs.recipe.open()
-            bases = {job.partition: job.base(looked_ms, opened) for job in jobs}
-            write_bases(staging, bases, files)
+            write_bases(
+                staging, {job.partition: job.base(looked_ms, opened) for job in jobs}, files
+            )
         if last is not None:
             changed = _write_changes(jobs, workers, last, staging, out, opened)
             export = replace(export, changes=changed)
@@ -418,11 +419,11 @@ def _jobs(
     for number, (state, choice) in enumerate(zip(states, choose_cuts(states, ground), strict=True)):
         view, wanted = state.view, state.wanted
         place = staging / view.partition.topic / f"partition={view.partition.partition}"
-        carried = None
-        if carrier is not None:
-            carried = carrier.carried_over(
-                view, state.topic, wanted.end_offset, state.resume_offset
-            )
+        carried = (
+            None
+            if carrier is None
+            else carrier.carried_over(view, state.topic, wanted.end_offset, state.resume_offset)
+        )
         read = wanted if carried is None else replace(wanted, first_offset=carried.resume_offset)
         split = Split(
             view.partition, view.path, read, view.size_bytes, segments=ended[number],
@@ -432,11 +433,11 @@ def _jobs(
         task = ExportTask(
             split, state.topic, place, options.memory_bytes, recipe, carried, tombstones, out
         )
-        parts: tuple[StatePart, ...] = ()
-        if carried is None and choice.shape is not Shape.PARTITION:
-            parts = parts_of_state(
-                state, choice, number, ground.slots, options.memory_bytes, recipe
-            )
+        parts: tuple[StatePart, ...] = (
+            parts_of_state(state, choice, number, ground.slots, options.memory_bytes, recipe)
+            if carried is None and choice.shape is not Shape.PARTITION
+            else ()
+        )
         jobs.append(_Job(state, choice, task, parts))
     return jobs
 

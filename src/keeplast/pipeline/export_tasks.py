@@ -373,8 +373,7 @@ def _take_over(
 
 
 def _batches(found: Iterable[RecordColumns], partition: TopicPartition) -> Iterator[pa.RecordBatch]:
-    for columns in found:
-        yield record_batch(columns, partition, COLUMNS)
+    return (record_batch(columns, partition, COLUMNS) for columns in found)
 
 
 def _write(
@@ -472,6 +471,4 @@ class _Source(io.RawIOBase):
 
 def parquet_file(path: Path, files: FileSystem) -> pq.ParquetFile:
     """Open a Parquet file wherever it lies; it is closed with the ``with`` block."""
-    if not is_object_path(path):
-        return pq.ParquetFile(path)
-    return pq.ParquetFile(_Source(files.open_read(path)))
+    return pq.ParquetFile(_Source(files.open_read(path)) if is_object_path(path) else path)

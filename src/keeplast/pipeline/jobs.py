@@ -250,7 +250,7 @@ class Jobs:
 
     def _do_buckets(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
         """Ask all buckets, or rewrite with what they answer."""
-        asking = [each for each in rounds.values() if each.asks_buckets]
+        asking = [each for each in rounds.values() if next(each.ask_units(), None) is not None]
         fresh = [each for each in asking if each.keys is None]
         if fresh:
             self._ask(fresh, known)

@@ -305,13 +305,14 @@ def read_parts(
 def _read_part(
     part: LogPart, files: FileSystem, clock: Clock, workspace: Workspace, names: Sequence[str]
 ) -> Iterator[RecordBatch]:
-    if part.state_of is None:
-        found = read_records(part.split, files, clock, workspace)
-    else:
-        found = read_state(
+    found = (
+        read_records(part.split, files, clock, workspace)
+        if part.state_of is None
+        else read_state(
             part.split, part.shown, part.state_of, files, clock, workspace,
             key_bytes_max=part.key_bytes_max,
-        )  # fmt: skip
+        )
+    )  # fmt: skip
     for columns in found:
         yield record_batch(columns, part.split.partition, names)
 

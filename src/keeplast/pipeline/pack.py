@@ -223,8 +223,7 @@ def _own_entries(package: importlib.metadata.Distribution) -> Iterator[tuple[str
     """Yield our own sources from where they run, however they were installed."""
     root = Path(__file__).parents[1]
     for path in root.rglob("*"):
-        is_source = not {"__pycache__", SHIPPED} & set(path.relative_to(root).parts)
-        if path.is_file() and is_source:
+        if path.is_file() and not {"__pycache__", SHIPPED} & set(path.relative_to(root).parts):
             yield str(SITE / NAME / path.relative_to(root).as_posix()), path
     for file in package.files or ():
         if file.parent.suffix == ".dist-info" and file.name in ("METADATA", "entry_points.txt"):

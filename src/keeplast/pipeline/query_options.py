@@ -275,7 +275,13 @@ def read_cluster(
     servers, storage = options.text(BOOTSTRAP, None), options.text("storage", None)
     given = options.prefixed(STORAGE_PREFIX)
     if servers is None:
-        _refuse_alone(options, given)
+        names = options.given(CLUSTER_NAMES) + [STORAGE_PREFIX + name for name in given]
+        if names:
+            raise InvalidError(
+                f"this is about a live cluster; give {BOOTSTRAP} too, or leave it out. "
+                f"option={names[0]}",
+                code="K103",
+            )
         return None
     where = f"{BOOTSTRAP}={shown_url(servers)}"
     if is_streaming:
@@ -299,16 +305,6 @@ def read_cluster(
     return ClusterPlace(
         servers, storage, given, options.text("commandConfig", None), options.text("store", None)
     )
-
-
-def _refuse_alone(options: OptionTexts, storage_options: Mapping[str, str]) -> None:
-    names = options.given(CLUSTER_NAMES) + [STORAGE_PREFIX + name for name in storage_options]
-    if names:
-        raise InvalidError(
-            f"this is about a live cluster; give {BOOTSTRAP} too, or leave it out. "
-            f"option={names[0]}",
-            code="K103",
-        )
 
 
 EARLIEST = "earliest"

@@ -188,9 +188,7 @@ class SparkRunner:
     @property
     def slots(self) -> int:
         """Return how many tasks one host may run at once, as far as the driver knows."""
-        if self._cores is not None:
-            return self._cores
-        return max(1, int(self._context.defaultParallelism))
+        return max(1, int(self._context.defaultParallelism)) if self._cores is None else self._cores
 
     @property
     def shares_memory(self) -> bool:
@@ -297,8 +295,7 @@ class SparkRunner:
 
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""
-        is_here = str(self._context.master).startswith("local")
-        if root in self._probed or is_here:
+        if root in self._probed or str(self._context.master).startswith("local"):
             self._probed.add(root)
             return
         token = secrets.token_hex(16)

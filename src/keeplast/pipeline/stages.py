@@ -137,7 +137,8 @@ class Worker(Struct, frozen=True):
             if isinstance(unit, ScanUnit):
                 return scan(unit, tools)
             if isinstance(unit, RaiseUnit):
-                return raise_to_block(unit, tools, _require_map(key_map))
+                invariant(key_map is not None, "a unit needs a key map that was not sent")
+                return raise_to_block(unit, tools, cast(KeyMap, key_map))
             invariant(isinstance(unit, RewriteUnit), f"no unit of a task. unit={type(unit)}")
             group = cast(RewriteUnit, unit)
             source = MapStandings(key_map) if standings is None else standings
@@ -218,11 +219,6 @@ class Worker(Struct, frozen=True):
             throttle = Throttle(SystemClock(), task.io_bytes_per_second / self.share)
             files = ThrottledFiles(files, throttle, lambda: self.progressed(0))
         return attempt, workspace, files
-
-
-def _require_map(key_map: KeyMap | None) -> KeyMap:
-    invariant(key_map is not None, "a unit needs a key map that was not sent")
-    return cast(KeyMap, key_map)
 
 
 def get_ready(_: int = 0) -> None:

@@ -24,15 +24,19 @@ Each place that raises one of them names a code, such as ``K214``: one cause wit
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import importlib.util
 import re
 import shlex
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class CompactionError(Exception):
@@ -215,6 +219,14 @@ def invariant(condition: bool, message: str) -> None:
     """Raise :class:`InvariantError` unless ``condition`` holds; stays on under ``python -O``."""
     if not condition:
         raise InvariantError(message, code="K901")
+
+
+def retry_on(error: type[Exception], tries: int, act: Callable[[], _T]) -> _T:
+    """Return what ``act`` returns; an ``error`` of it counts with the last of ``tries`` only."""
+    for _ in range(tries - 1):
+        with contextlib.suppress(error):
+            return act()
+    return act()
 
 
 def module_when_named(room: str, name: str) -> ModuleType:

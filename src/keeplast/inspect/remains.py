@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from keeplast.clock import SystemClock
-from keeplast.errors import CorruptError, InvalidError, RefusedError, error_text
+from keeplast.errors import CorruptError, InvalidError, RefusedError, error_text, retry_on
 from keeplast.format.batch import RecordBatch
 from keeplast.format.filename import (
     CLEANED_FOR,
@@ -202,22 +203,17 @@ def find_remains(
     shown = ShownRecords(planned, progressed, values_bytes_max)
     found: list[Remains] = []
     if directory is not None:
-        found, _ = search_next_to_log(*_listed(directory, files), wanted, files, shown)
+        listed = retry_on(FileNotFoundError, LOOKS_MAX, partial(_listed, directory, files))
+        found, _ = search_next_to_log(*listed, wanted, files, shown)
     found += search_out_of_service(marked, wanted, files, shown)
     return tuple(each for each in found if each.records or each.problem)
 
 
 def _listed(directory: Path, files: FileSystem) -> tuple[PartitionFiles, Tail]:
     """Return what lies in a partition directory now, and where its log ends."""
-    for look in range(LOOKS_MAX):
-        try:
-            start = noted_log_start(files, directory)
-            listing = settled_partition(directory, files, SystemClock(), if_empty=start)
-            return listing, find_tail(listing, files)
-        except FileNotFoundError:
-            if look + 1 == LOOKS_MAX:
-                raise
-    raise AssertionError("unreachable")
+    start = noted_log_start(files, directory)
+    listing = settled_partition(directory, files, SystemClock(), if_empty=start)
+    return listing, find_tail(listing, files)
 
 
 def find_kept(

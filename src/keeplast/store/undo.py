@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from keeplast.clock import Clock
-from keeplast.errors import ConflictError, InvalidError, RefusedError
+from keeplast.errors import ConflictError, InvalidError, RefusedError, retry_on
 from keeplast.log.data_directory import PartitionEntry
 from keeplast.log.root_files import decode_book, encode_book
 from keeplast.model.erasure_request import RequestBook
@@ -87,14 +87,12 @@ class StoreHolds:
         taken. ConflictError when rounds go on for every look.
         """
         check_hold(name, point, max_age_ms, len(partitions))
-        for left in reversed(range(LOOKS_MAX)):
-            points = [self._find(each, point) for each in partitions]
-            try:
-                return self._store.hold_rows.add_stored(points, name, max_age_ms)
-            except ConflictError:
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+        return retry_on(
+            ConflictError, LOOKS_MAX,
+            lambda: self._store.hold_rows.add_stored(
+                [self._find(each, point) for each in partitions], name, max_age_ms
+            ),
+        )  # fmt: skip
 
     def release(self, name: str) -> tuple[Hold, ...]:
         """Remove all holds of a name, those that are over too; InvalidError when there is none."""

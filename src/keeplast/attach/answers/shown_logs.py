@@ -59,7 +59,14 @@ from keeplast.cluster.live_cluster import (
     TopicFacts,
 )
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, is_compactors, name_of
-from keeplast.errors import CompactionError, ConflictError, CorruptError, InvalidError, RefusedError
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    RefusedError,
+    retry_on,
+)
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
 from keeplast.log.data_directory import PartitionEntry
@@ -366,14 +373,12 @@ class AttachedHolds:
         taken. ConflictError when rounds go on for every look.
         """
         check_hold(name, point, max_age_ms, len(chosen))
-        for left in reversed(range(LOOKS_MAX)):
-            try:
-                points = [self._find(each, terms, point) for each, terms in chosen]
-                return self._log.hold_rows.add_attached(points, name, max_age_ms)
-            except ConflictError:
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+        return retry_on(
+            ConflictError, LOOKS_MAX,
+            lambda: self._log.hold_rows.add_attached(
+                [self._find(each, terms, point) for each, terms in chosen], name, max_age_ms
+            ),
+        )  # fmt: skip
 
     def _find(self, name: AttachedName, terms: AttachTerms, point: HoldPoint) -> AttachedPoint:
         known = self._log.find(name)

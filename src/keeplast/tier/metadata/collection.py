@@ -41,7 +41,7 @@ from collections import defaultdict
 from msgspec import Struct
 
 from keeplast.clock import Clock
-from keeplast.errors import ConflictError, RefusedError
+from keeplast.errors import ConflictError, RefusedError, retry_on
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.schema import MARK
@@ -216,14 +216,9 @@ class Marks:
     def _advance(self) -> None:
         self._check()
         name_older(self._store, self._objects)
-        for left in reversed(range(LOOKS_MAX)):
-            try:
-                made = self._store.raise_mark(_new_token())
-                break
-            except ConflictError:  # Two hosts make the first one.
-                if not left:
-                    raise
-        self._write(made)
+        # Two hosts make the first one.
+        raised = retry_on(ConflictError, LOOKS_MAX, lambda: self._store.raise_mark(_new_token()))
+        self._write(raised)
         self._is_begun, self._has_committed = True, False
 
     def _write(self, made: tuple[int, str]) -> None:
@@ -258,19 +253,17 @@ class Marks:
 
     def _read_placed(self) -> Mark:
         """Return the newest mark that is there; objects are written once, and read once."""
-        for left in reversed(range(LOOKS_MAX)):
-            newest = max(self._keys(), default=None)
-            if newest is None:
-                return Mark()
-            number = int(newest.rpartition("/")[2])
-            try:
-                if number != self._seen.number:
-                    self._seen = Mark(number, self._read(newest))
-                return self._seen
-            except FileNotFoundError:  # Another host has written a newer one meanwhile.
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+        # Another host may write a newer one between a list and a read.
+        return retry_on(FileNotFoundError, LOOKS_MAX, self._read_newest)
+
+    def _read_newest(self) -> Mark:
+        newest = max(self._keys(), default=None)
+        if newest is None:
+            return Mark()
+        number = int(newest.rpartition("/")[2])
+        if number != self._seen.number:
+            self._seen = Mark(number, self._read(newest))
+        return self._seen
 
     def _keys(self) -> list[str]:
         """Return the marks that are there; other objects next to them are not the store's."""

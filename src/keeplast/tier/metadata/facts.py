@@ -27,7 +27,13 @@ from sqlalchemy import Connection, Engine, delete, insert, select
 from sqlalchemy import delete as delete_rows
 
 from keeplast.clock import Clock
-from keeplast.errors import CommitUnknownError, ConflictError, InvariantError, UnavailableError
+from keeplast.errors import (
+    CommitUnknownError,
+    ConflictError,
+    InvariantError,
+    UnavailableError,
+    retry_on,
+)
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.fencing import Transactions
@@ -168,16 +174,13 @@ class KeptText:
         CommitUnknownError when the answer is lost: it may be done twice. ConflictError when others
         were faster each time.
         """
-        for tried in range(1, TRIES_MAX + 1):
-            try:
-                with self._transactions.writing() as connection:
-                    found = find_fact(connection, self._key, locks=True)
-                    write_fact(connection, self._key, change(found), is_new=found is None)
-                return
-            except ConflictError:
-                if tried == TRIES_MAX:
-                    raise
-                # Another process wrote the first one meanwhile.
+        # Another process may write the first one meanwhile.
+        retry_on(ConflictError, TRIES_MAX, lambda: self._change(change))
+
+    def _change(self, change: Callable[[str | None], str]) -> None:
+        with self._transactions.writing() as connection:
+            found = find_fact(connection, self._key, locks=True)
+            write_fact(connection, self._key, change(found), is_new=found is None)
 
 
 class Leases:

@@ -113,14 +113,16 @@ class PartitionCache:
         self._segments: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
         self._epochs: dict[int, _EpochMap] = {}
 
-    def copy(self) -> PartitionCache:
-        """Return one that takes further events by itself."""
+    def copy(self, *events: RemoteLogSegment | RemoteLogSegmentUpdate) -> PartitionCache:
+        """Return one that takes further events by itself, and has taken ``events``."""
         made = PartitionCache()
         made._segments = dict(self._segments)
         made._epochs = {
             epoch: _EpochMap(list(each.starts), dict(each.segments), each.highest)
             for epoch, each in self._epochs.items()
         }
+        for event in events:
+            made.apply(event)
         return made
 
     @property

@@ -26,8 +26,9 @@ from keeplast.columns.rows import HAS_VALUE
 from keeplast.columns.version_ranks import HAS_VERSION, read_header_versions, read_timestamps
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import Codec, decompress
-from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.message_set import Batch
 from keeplast.format.record import Record, encode_record
+from keeplast.inspect.key_search import batch_at
 from keeplast.inspect.sorted_runs import (
     COLUMNS,
     FLAGS,
@@ -210,7 +211,7 @@ class VerifiedPart(Struct, frozen=True):
 
     def batch(self, number: int) -> Batch:
         """Return batch ``number`` as a value, from the bytes alone."""
-        return _value_of(self.window, self.first + number)
+        return batch_at(self.window, self.first + number)
 
     def record(self, number: int, offset: int) -> Record | None:
         """Return the record at ``offset`` of batch ``number``, None when it is not in there."""
@@ -297,7 +298,7 @@ class VerifiedLog:
             bases[rows[:, t.MAGIC] < 2] = wanted[0]
             holds = np.searchsorted(wanted, bases) < np.searchsorted(wanted, lasts, "right")
             for i in np.flatnonzero(holds).tolist():
-                for record in _value_of(window, i).records():
+                for record in batch_at(window, i).records():
                     if record.offset in offsets:
                         found.setdefault(record.offset, record)
         return found
@@ -381,12 +382,6 @@ class PartReader:
         return window.batches
 
 
-def _value_of(window: Window, number: int) -> Batch:
-    start = int(window.table[number, t.POSITION])
-    data = window.data[start : start + int(window.table[number, t.SIZE])].tobytes()
-    return next(read_batches(data, base_position=window.position + start))
-
-
 def _payload(window: Window, number: int) -> bytes | bytearray | memoryview:
     """Return the records of a hidden batch in the layout of magic 2."""
     row = window.table[number]
@@ -395,7 +390,7 @@ def _payload(window: Window, number: int) -> bytes | bytearray | memoryview:
             start = int(row[t.POSITION])
             data = window.data.data[start + t.HEADER_BYTES : start + int(row[t.SIZE])]
             return decompress(Codec(int(row[t.ATTRIBUTES]) & t.CODEC_MASK), data)
-        records = list(_value_of(window, number).records())
+        records = list(batch_at(window, number).records())
         row[t.BASE_OFFSET] = records[0].offset
         row[t.COUNT] = len(records)
         row[t.BASE_TIMESTAMP] = records[0].timestamp

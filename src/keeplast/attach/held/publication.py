@@ -10,7 +10,7 @@ tiering.md section 8.2; attach.md section 2.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -423,26 +423,38 @@ def claim(
             f"--rebuild. partition={name} epoch={held_by.epoch}",
             code="K415",
         )
+    marks = (epoch_of_mark(e.broker_id) for e in view.cache.segments if is_compactors(e))
+    newest = max((0 if held_by is None else held_by.epoch, *marks))
+    held = take_hold(log, name, known, view, newest, owner.take, takes_over=takes_over)
+    if not held.cleaned_for and log.decisions(held):
+        note_unknown_rounds(log, held, view.cache)
+    return Publisher(cluster, log, layout, held, terms, folds)
+
+
+def take_hold(
+    log: DecisionLog, name: AttachedName, known: Attached | None, view: MetadataView, newest: int,
+    take: Callable[[int], None], *, takes_over: bool,
+) -> Attached:  # fmt: skip
+    """Hold a partition at an epoch after ``newest``, at which ``take`` takes its owner object.
+
+    RefusedError when another process that may still run holds it, unless ``takes_over``.
+    """
     # A partition that was held and never claimed has no owner either.
     is_new = known is None or known.epoch == 0
     if known is None:
         known = log.attach(name, view.point, cleaned_to=view.log.start)
     elif not takes_over:
         require_free(log, known)
-    marks = (epoch_of_mark(e.broker_id) for e in view.cache.segments if is_compactors(e))
-    epoch = 1 + max(known.epoch, 0 if held_by is None else held_by.epoch, *marks)
-    held = log.claim(known, epoch=epoch)
+    held = log.claim(known, epoch=1 + max(known.epoch, newest))
     try:
-        owner.take(epoch)
+        take(held.epoch)
     except CompactionError:
         if is_new:
             log.forget(held)  # Another decision log was first, and this one has nothing here.
         else:
             log.give_back(held)
         raise
-    if not held.cleaned_for and log.decisions(held):
-        note_unknown_rounds(log, held, view.cache)
-    return Publisher(cluster, log, layout, held, terms, folds)
+    return held
 
 
 def require_stored(cluster: LiveCluster, layout: RemoteLayout, view: MetadataView) -> None:

@@ -258,10 +258,7 @@ def _require_apart(
     for copy in begun_copies(cache, now_ms):
         if copy.start_offset > last or copy.end_offset < first:
             continue
-        without_swap, behind_swap = cache.copy(), tried.copy()
-        without_swap.apply(again(copy))
-        behind_swap.apply(again(copy))
-        holes = opened(without_swap, behind_swap, log_start)
+        holes = opened(cache.copy(again(copy)), tried.copy(again(copy)), log_start)
         if holes:
             raise ConflictError(
                 "a broker has begun a copy that would leave a hole when it is finished after the "
@@ -283,22 +280,15 @@ def reasserted(
     hides, keeps no other from being closed. Of more than :data:`HOLES_MAX` the last ones come
     first.
     """
-    tried = cache.copy()
-    for event in events:
-        tried.apply(event)
+    tried = cache.copy(*events)
     holes = tried.holes(log_start)
     found = _whole_over(tried, holes)
-    behind = tried.copy()
-    for event in found:
-        behind.apply(event)
-    if not behind.holes(log_start):
+    if not tried.copy(*found).holes(log_start):
         return found
     closing: list[RemoteLogSegmentUpdate] = []
     for hole in reversed(holes[-HOLES_MAX:]):
         its = _whole_over(tried, [hole])
-        behind = tried.copy()
-        for event in its:
-            behind.apply(event)
+        behind = tried.copy(*its)
         left = behind.holes(log_start)
         is_closed = not any(first <= hole[1] and last >= hole[0] for first, last in left)
         if is_closed and not opened(tried, behind, log_start):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from msgspec.structs import replace
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds, MetadataView, look
 from keeplast.attach.held.outputs import work_name
 from keeplast.attach.held.ownership import OwnerObject
-from keeplast.attach.held.publication import Publisher, known_ids, note_unknown_rounds, require_free
+from keeplast.attach.held.publication import Publisher, known_ids, note_unknown_rounds, take_hold
 from keeplast.attach.rules.swap import announcement, batch_of, covered
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import METADATA_TOPIC, LiveCluster, OffsetRange
@@ -222,19 +223,9 @@ def rebuild(
     _missing(history, log, known)
     owner.probe()
     held_by = owner.find()
-    # A partition that was held and never claimed has no owner either.
-    is_new = known is None or known.epoch == 0
-    if known is None:
-        known = log.attach(name, view.point, cleaned_to=view.log.start)
-    elif not takes_over:
-        require_free(log, known)
-    epoch = 1 + max(known.epoch, 0 if held_by is None else held_by.epoch, history.epoch)
-    held = log.claim(known, epoch=epoch)
-    try:
-        owner.take_from(held_by, epoch)
-    except CompactionError:
-        log.forget(held) if is_new else log.give_back(held)
-        raise
+    newest = max(0 if held_by is None else held_by.epoch, history.epoch)
+    take = partial(owner.take_from, held_by)
+    held = take_hold(log, name, known, view, newest, take, takes_over=takes_over)
     try:
         # The process at work decides nothing from here on; what it had published is seen now.
         view = _look(cluster, name, terms, held, accepts_metadata)

@@ -221,9 +221,7 @@ class Jobs:
 
         try:
             job = self._context.parallelize(units, len(units)).map(work)
-            description = _describe("ask filters of", rounds, numbers)
-            for number, result in self._news.during(job.collect, description):
-                rounds[number].take(result)
+            self._collect(job, rounds, _describe("ask filters of", rounds, numbers))
         finally:
             hashes.unpersist()
 
@@ -243,8 +241,11 @@ class Jobs:
                     yield number, worker.consult(known.value[number], unit, distinct)
 
         shuffled = next(each.keys for each in rounds.values() if each.keys is not None).shuffled
-        description = _describe("ask filters of", rounds, units)
         job = shuffled.mapPartitionsWithIndex(work)
+        self._collect(job, rounds, _describe("ask filters of", rounds, units))
+
+    def _collect(self, job: RDD[Any], rounds: Mapping[int, DrivenRound], description: str) -> None:
+        """Let each round take what a job has found for it; Spark shows ``description``."""
         for number, result in self._news.during(job.collect, description):
             rounds[number].take(result)
 
@@ -353,10 +354,8 @@ class Jobs:
             yield unit.number, worker.do(task, unit, None, standings)
 
         answers = shuffled.mapPartitionsWithIndex(answer).partitionBy(len(units), place_number)
-        description = _describe("answer for, and rewrite,", rounds, groups)
         job = answers.mapPartitionsWithIndex(work)
-        for number, result in self._news.during(job.collect, description):
-            rounds[number].take(result)
+        self._collect(job, rounds, _describe("answer for, and rewrite,", rounds, groups))
 
 
 class _Waves:

@@ -23,9 +23,8 @@ from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.facts import Anchor, note_round, remove_lease
+from keeplast.tier.metadata.facts import Anchor, OpenedTables, note_round, remove_lease
 from keeplast.tier.metadata.fencing import Transactions
-from keeplast.tier.metadata.hold_rows import OpenedTables
 from keeplast.tier.metadata.rows import (
     NO_PART,
     change_routes,

@@ -59,8 +59,7 @@ from keeplast.tier.metadata.decision_rows import (
     segment_texts,
     take_rows,
 )
-from keeplast.tier.metadata.facts import Anchor, FoldRows
-from keeplast.tier.metadata.hold_rows import OpenedTables
+from keeplast.tier.metadata.facts import Anchor, FoldRows, OpenedTables
 from keeplast.tier.metadata.rows import raise_fact
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey
 from keeplast.tier.state.attached import (

@@ -36,9 +36,12 @@ from keeplast.errors import (
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.database import StoreClock, StoreTime
 from keeplast.tier.metadata.fencing import Transactions
-from keeplast.tier.metadata.rows import find_fact, raise_fact, write_fact
-from keeplast.tier.state.holder import Lease, key_of
+from keeplast.tier.metadata.hold_rows import HoldRows
+from keeplast.tier.metadata.rows import raise_fact
+from keeplast.tier.metadata.schema import find_fact, write_fact
+from keeplast.tier.state.holder import Holder, Lease, key_of
 from keeplast.tier.state.kept_rounds import (
     DAY_MS,
     DAYS_KEPT,
@@ -266,3 +269,42 @@ def read_round_days(connection: Connection) -> tuple[RoundDay, ...]:
                 for host, sums in kept.hosts.items()
             ]
     return tuple(sorted(days, key=lambda each: (each.partition, each.day_ms, each.host)))
+
+
+class OpenedTables:
+    """What an opened store and an opened decision log have alike."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, holder: Holder | None = None,
+        time: StoreTime | None = None,
+    ) -> None:  # fmt: skip
+        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`.
+
+        ``holder`` is the process that makes the changes of this object: this process, unless a test
+        says otherwise. ``clock`` is the host's, ``time`` the store's.
+        """
+        self._transactions = Transactions(engine, clock, holder, time)
+
+    @property
+    def holder(self) -> Holder:
+        """Return the process that makes the changes of this object."""
+        return self._transactions.holder
+
+    @property
+    def clock(self) -> StoreClock:
+        """Return the clock that decides what is removed by time."""
+        return self._transactions.clock
+
+    @property
+    def facts(self) -> Facts:
+        """Return what reads and makes facts of the whole store or decision log."""
+        return Facts(self._transactions)
+
+    @property
+    def hold_rows(self) -> HoldRows:
+        """Return what adds and releases holds, of stored partitions and of attached ones."""
+        return HoldRows(self._transactions)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._transactions.close()

@@ -14,9 +14,8 @@ from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, Engine, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
-from keeplast.clock import Clock
 from keeplast.errors import ConflictError
 from keeplast.format.identifier import encode_id
 from keeplast.model.hold import (
@@ -29,20 +28,16 @@ from keeplast.model.hold import (
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.database import StoreClock, StoreTime
 from keeplast.tier.metadata.decision_rows import find_row, insert_row
-from keeplast.tier.metadata.facts import Facts
 from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.rows import (
     NO_PART,
-    find_fact,
     find_partition,
     load_state,
     raise_version,
 )
-from keeplast.tier.metadata.schema import hold_of, partition_of, read_row
+from keeplast.tier.metadata.schema import find_fact, hold_of, partition_of, read_row
 from keeplast.tier.state.attached import Attached, AttachedName, MetadataPoint
-from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.partition_state import PartitionState
 
 FACT = "holds"
@@ -262,42 +257,3 @@ def _changed(partition: str) -> ConflictError:
         f"partition={partition}",
         code="K329",
     )
-
-
-class OpenedTables:
-    """What an opened store and an opened decision log have alike."""
-
-    def __init__(
-        self, engine: Engine, clock: Clock, holder: Holder | None = None,
-        time: StoreTime | None = None,
-    ) -> None:  # fmt: skip
-        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`.
-
-        ``holder`` is the process that makes the changes of this object: this process, unless a test
-        says otherwise. ``clock`` is the host's, ``time`` the store's.
-        """
-        self._transactions = Transactions(engine, clock, holder, time)
-
-    @property
-    def holder(self) -> Holder:
-        """Return the process that makes the changes of this object."""
-        return self._transactions.holder
-
-    @property
-    def clock(self) -> StoreClock:
-        """Return the clock that decides what is removed by time."""
-        return self._transactions.clock
-
-    @property
-    def facts(self) -> Facts:
-        """Return what reads and makes facts of the whole store or decision log."""
-        return Facts(self._transactions)
-
-    @property
-    def hold_rows(self) -> HoldRows:
-        """Return what adds and releases holds, of stored partitions and of attached ones."""
-        return HoldRows(self._transactions)
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._transactions.close()

@@ -27,6 +27,7 @@ from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.schema import (
     BrokenRowError,
     epoch_of,
+    find_fact,
     hold_of,
     holder_of,
     id_of,
@@ -40,6 +41,7 @@ from keeplast.tier.metadata.schema import (
     settings_of,
     visits_of,
     whole,
+    write_fact,
 )
 from keeplast.tier.state.continuity import Visits
 from keeplast.tier.state.partition_state import PartitionState, Publication
@@ -509,23 +511,6 @@ def prune_commits(connection: Connection, number: int, *, now_ms: int) -> None:
 def prune_segments(connection: Connection, number: int, *, now_ms: int) -> None:
     """Forget a few segments of a partition that were deleted long ago, with their ids."""
     connection.execute(_PRUNE_SEGMENTS, {"number": number, "before_ms": now_ms - KEPT_MS})
-
-
-def find_fact(connection: Connection, key: str, *, locks: bool = False) -> str | None:
-    """Return a fact of the store, with ``locks`` locked for a change; None when it is not there."""
-    query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
-    found = connection.execute(query.with_for_update() if locks else query).scalar()
-    return None if found is None else str(found)
-
-
-def write_fact(connection: Connection, key: str, value: str, *, is_new: bool) -> None:
-    """Add a fact of the store, ConflictError when it is there, or replace the text of one."""
-    table = schema.STORE
-    connection.execute(
-        insert(table).values(key=key, value=value)
-        if is_new
-        else update(table).where(table.c.key == key).values(value=value)
-    )
 
 
 def raise_fact(connection: Connection, key: str, value: str) -> None:

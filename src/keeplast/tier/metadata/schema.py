@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     ForeignKey,
     Index,
     Integer,
@@ -28,6 +29,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    insert,
+    select,
+    update,
 )
 
 from keeplast.errors import CompactionError, CorruptError, InvalidError
@@ -549,3 +553,19 @@ def offsets_of(text: str, what: str) -> dict[int, int]:
 def json_text(value: Mapping[str, Any]) -> str:
     """Return a mapping as text: the same for equal mappings."""
     return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))
+
+
+def find_fact(connection: Connection, key: str, *, locks: bool = False) -> str | None:
+    """Return a fact of the store, with ``locks`` locked for a change; None when it is not there."""
+    query = select(STORE.c.value).where(STORE.c.key == key)
+    found = connection.execute(query.with_for_update() if locks else query).scalar()
+    return None if found is None else str(found)
+
+
+def write_fact(connection: Connection, key: str, value: str, *, is_new: bool) -> None:
+    """Add a fact of the store, ConflictError when it is there, or replace the text of one."""
+    connection.execute(
+        insert(STORE).values(key=key, value=value)
+        if is_new
+        else update(STORE).where(STORE.c.key == key).values(value=value)
+    )

@@ -27,7 +27,6 @@ from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.rows import (
     change_routes,
     check_unchanged,
-    find_fact,
     find_partition,
     load_state,
     raise_fact,
@@ -36,6 +35,7 @@ from keeplast.tier.metadata.rows import (
 )
 from keeplast.tier.metadata.schema import (
     chunks_of,
+    find_fact,
     kept_swap_of,
     read_row,
     routes_text,

@@ -89,6 +89,10 @@ def test_a_partition_directory_is_read_as_one_partition(spark: SparkSession, dat
     assert read_log(data / "t-0") == rows(load(spark, data / "t-0"))
 
 
+@pytest.mark.repeats(
+    "tests/unit/pipeline/test_partition_choice.py"
+    "::test_named_topics_are_read_and_else_all_but_the_brokers_own"
+)
 def test_only_the_topics_that_are_named_are_read(spark: SparkSession, data: Path) -> None:
     def found(**options: str) -> set[tuple[str, int]]:
         frame = load(spark, data, **options).select("topic", "partition").distinct()
@@ -100,6 +104,10 @@ def test_only_the_topics_that_are_named_are_read(spark: SparkSession, data: Path
     assert {("u", 1)} == found(assign='{"u":[1]}')
 
 
+@pytest.mark.repeats(
+    "tests/unit/pipeline/test_partition_choice.py"
+    "::test_named_topics_are_read_and_else_all_but_the_brokers_own"
+)
 def test_internal_topics_are_read_where_they_are_named(spark: SparkSession) -> None:
     frame = load(spark, SAMPLE, subscribe="__transaction_state")
     assert 0 < frame.count()

@@ -49,7 +49,7 @@ COSTS = pytest.StashKey[FileCosts]()
 WEIGHTS = Path(__file__).with_name("weights.toml")
 SPARK_ROOM = "tests/spark/"
 CLUSTER_FILES = ("tests/spark/test_packed_environment.py", "tests/spark/test_standalone_cluster.py")
-"""They start clusters of their own, and no session next to those or after them."""
+"""They start clusters of their own. They end the session, and go on with its JVM."""
 SPARK_TEST = "test_spark_runner_"
 """How tests in other rooms begin that share the session."""
 FOREIGN = re.compile(
@@ -163,7 +163,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left: list[pytest.Item] = []
     for item in items:
         (kept if _runs(item, turn, seen) else left).append(item)
-    # In one process with the session, whose JVM they go on with, they come last: they end it.
+    # Else who needs the session after them would begin another.
     items[:] = sorted(kept, key=_starts_a_cluster)
     config.stash[UNPROVEN] = list(unproven(left, kept))
     config.hook.pytest_deselected(items=left)
@@ -278,10 +278,8 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
     def _split_scope(self, nodeid: str) -> str:
         # By name: the marks that xdist has for this are lost on the way with pytest 9.2.
         path, _, name = nodeid.partition("::")
-        # All cases of a cluster take so long that the other process had better do them.
-        is_apart = path in CLUSTER_FILES and self.config.option.all
         is_on_spark = path.startswith(SPARK_ROOM) or name.startswith(SPARK_TEST)
-        return SPARK_ROOM if is_on_spark and not is_apart else path
+        return SPARK_ROOM if is_on_spark else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesTogether:

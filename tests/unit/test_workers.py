@@ -13,7 +13,7 @@ from tests.conftest import CLUSTER_FILES, SPARK_ROOM, SPARK_TEST, FilesTogether
         ("tests/spark/test_tier_on_spark.py::test_a[x::y]", SPARK_ROOM),
         (f"tests/golden/test_fixtures.py::{SPARK_TEST}leaves_what_kafka[a]", SPARK_ROOM),
         ("tests/golden/test_fixtures.py::test_other", "tests/golden/test_fixtures.py"),
-        (f"{CLUSTER_FILES[0]}::test_b", CLUSTER_FILES[0]),
+        (f"{CLUSTER_FILES[0]}::test_b", SPARK_ROOM),
     ],
 )
 def test_tests_that_share_the_session_stay_together(nodeid: str, expected: str) -> None:

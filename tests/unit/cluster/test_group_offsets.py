@@ -35,20 +35,28 @@ def test_the_committed_offset_is_found(cluster: GroupCluster, topic_id: bytes | 
 
 def test_each_group_is_named_once_and_in_order(cluster: GroupCluster) -> None:
     cluster.groups["h"] = {ORDERS: END}
-    found = BrokerGroups(cluster).waited(ORDERS, ["h", "g", "h"], ID, NOW_MS)
-    assert [("h", END), ("g", 7)] == [(each.group, each.offset) for each in found]
+    assert [("h", END), ("g", 7)] == [
+        (each.group, each.offset)
+        for each in BrokerGroups(cluster).waited(ORDERS, ["h", "g", "h"], ID, NOW_MS)
+    ]
 
 
-def test_a_group_that_has_committed_elsewhere_only_has_committed_nothing(
-    cluster: GroupCluster,
+@pytest.mark.parametrize(
+    ("committed", "absence"),
+    [
+        pytest.param(
+            {TopicPartition("orders", 1): 7, TopicPartition("other", 0): 7},
+            Absence.NOT_COMMITTED,
+            id="elsewhere only",
+        ),
+        pytest.param({ORDERS: END + 1}, Absence.BEYOND_END, id="beyond the end, of another log"),
+    ],
+)
+def test_what_is_committed_elsewhere_does_not_count(
+    cluster: GroupCluster, committed: dict[TopicPartition, int], absence: Absence
 ) -> None:
-    cluster.groups["g"] = {TopicPartition("orders", 1): 7, TopicPartition("other", 0): 7}
-    assert Absence.NOT_COMMITTED is one(BrokerGroups(cluster)).absence
-
-
-def test_an_offset_beyond_the_end_is_of_another_log(cluster: GroupCluster) -> None:
-    cluster.groups["g"] = {ORDERS: END + 1}
-    assert Absence.BEYOND_END is one(BrokerGroups(cluster)).absence
+    cluster.groups["g"] = committed
+    assert absence is one(BrokerGroups(cluster)).absence
 
 
 def test_another_or_a_missing_topic_has_no_offset(cluster: GroupCluster) -> None:

@@ -104,9 +104,16 @@ def test_an_offset_that_brokers_go_on_refusing_is_an_error(answers: int) -> None
     assert "UNKNOWN" == caught.value.found
 
 
-def test_a_hole_is_an_error_at_once() -> None:
-    with pytest.raises(CorruptError, match="_AUTO_OFFSET_RESET"):
-        read([failure("_AUTO_OFFSET_RESET")])
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        pytest.param("_AUTO_OFFSET_RESET", CorruptError, "_AUTO_OFFSET_RESET", id="a hole"),
+        pytest.param("TOPIC_AUTHORIZATION_FAILED", RefusedError, "t-0", id="not permitted"),
+    ],
+)
+def test_what_ends_reading_at_once(name: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        read([failure(name)])
 
 
 def test_a_broker_that_comes_back_is_waited_for() -> None:
@@ -119,8 +126,3 @@ def test_silence_is_reported_as_a_stop_or_as_lost_brokers() -> None:
         read([record(6)])
     with pytest.raises(UnavailableError, match="_TRANSPORT"):
         read([record(6)], [failure("_TRANSPORT")])
-
-
-def test_a_request_that_the_principal_may_not_make_is_refused() -> None:
-    with pytest.raises(RefusedError, match="t-0"):
-        read([failure("TOPIC_AUTHORIZATION_FAILED")])

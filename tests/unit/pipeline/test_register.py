@@ -53,8 +53,14 @@ def session(context: Context | None, version: str = "4.3.0") -> Any:
     return found
 
 
-def test_workers_with_the_same_keeplast_are_taken() -> None:
-    context = Context([lambda work: work(0)])
+@pytest.mark.parametrize(
+    "context",
+    [
+        pytest.param(Context([lambda work: work(0)]), id="workers with the same keeplast"),
+        pytest.param(None, id="Spark Connect, whose workers are not asked"),
+    ],
+)
+def test_the_source_is_registered(context: Context | None) -> None:
     spark = session(context)
     register_source(spark, LogSource)
     assert [LogSource] == spark.registered
@@ -91,8 +97,7 @@ def test_a_worker_says_that_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_worker_of_this_host_and_python_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    spark = session(Context([], pythonExec=sys.executable))
-    register_source(spark, LogSource)
+    register_source(session(Context([], pythonExec=sys.executable)), LogSource)
     elsewhere = Context([lambda work: "none"], pythonExec=sys.executable, master="spark://h:1")
     with pytest.raises(RefusedError):
         register_source(session(elsewhere), LogSource)
@@ -103,12 +108,6 @@ def test_a_link_to_our_python_in_another_folder_is_another_environment(tmp_path:
     link.symlink_to(sys.executable)
     with pytest.raises(RefusedError):
         register_source(session(Context([lambda work: "none"], pythonExec=str(link))), LogSource)
-
-
-def test_spark_connect_is_not_asked_for_its_workers() -> None:
-    spark = session(None)
-    register_source(spark, LogSource)
-    assert [LogSource] == spark.registered
 
 
 def test_a_spark_that_is_too_old_is_refused_first() -> None:

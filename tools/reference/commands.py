@@ -51,13 +51,8 @@ class Parameter(Struct, frozen=True):
     def spelling(self) -> str:
         """Return how it is written, such as ``--topic T``."""
         if self.is_argument:
-            return self.metavar.replace("[", "").replace("]", "")
+            return self.metavar
         return " ".join(filter(None, (", ".join(self.names), self.metavar)))
-
-    @property
-    def optional(self) -> str:
-        """Return an argument that may be left out, in brackets."""
-        return self.metavar if self.metavar.startswith("[") else f"[{self.metavar}]"
 
     @property
     def sentence(self) -> str:
@@ -72,12 +67,13 @@ class Parameter(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True):
-    """A command that does something: its name, sentences, example and parameters.
+    """A command that does something: its name, call, sentences, example and parameters.
 
     ``shown`` are the options that ``--help`` shows, ``rest`` those that ``--help-all`` adds.
     """
 
     name: str
+    usage: str
     about: str
     body: tuple[str, ...]
     examples: tuple[str, ...]
@@ -89,13 +85,6 @@ class Command(Struct, frozen=True):
     def page(self) -> str:
         """Return the name of its page, such as ``hold-add``."""
         return self.name.replace(" ", "-")
-
-    @property
-    def usage(self) -> str:
-        """Return its call, such as ``keeplast clean PLACE [OPTIONS]``; what it must have stands."""
-        words = [each.metavar if each.is_required else each.optional for each in self.arguments]
-        needed = [each.spelling for each in (*self.shown, *self.rest) if each.is_required]
-        return " ".join(["keeplast", self.name, *words, *needed, "[OPTIONS]"])
 
 
 def root() -> Any:
@@ -174,6 +163,7 @@ def _command(name: str, found: Any) -> Command:
     options = [each for each in found.params if each.param_type_name == "option"]
     return Command(
         name=name,
+        usage=" ".join(["keeplast", name, *found.collect_usage_pieces(found.context_class(found))]),
         about=about,
         body=tuple(body),
         examples=tuple(examples),

@@ -84,7 +84,7 @@ HashKeyIfAny = Annotated[
 ComparedPlace = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PLACE]", show_default=False,
+        metavar="PLACE", show_default=False,
         help="Compare what this place has now. Default: none.",
     ),
 ]  # fmt: skip

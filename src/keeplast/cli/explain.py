@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Key = Annotated[
     str | None,
     typer.Argument(
-        metavar="[KEY]", help=f"The key: {KEY_WORDS}. Or give --offset.", show_default=False
+        metavar="KEY", help=f"The key: {KEY_WORDS}. Or give --offset.", show_default=False
     ),
 ]
 Offset = Annotated[

@@ -37,7 +37,7 @@ class ExportForm(StrEnum):
 MorePlaces = Annotated[
     tuple[str, ...],
     typer.Argument(
-        metavar="[PLACE]...",
+        metavar="PLACE",
         help="Further data directories: all log.dirs of a broker, and copies of several brokers', "
         "are one place. Of each partition the furthest replica is read, and it says which.",
         show_default=False,

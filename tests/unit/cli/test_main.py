@@ -119,6 +119,20 @@ def commands_below(group: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[st
             yield from commands_below(command, (*names, name))
 
 
+def test_the_usage_line_brackets_what_may_be_left_out_and_nothing_else(keeplast: Command) -> None:
+    words = r"(?: [A-Z=_]+| --[a-z-]+ [A-Z]+| \[[A-Z=]+\](?:\.\.\.)?)*"
+    calls = {}
+    for names in leaves():
+        text = keeplast(*names, "--help").out
+        calls[names] = " ".join(text.partition("\n\n")[0].split())
+        assert re.fullmatch(
+            rf"Usage: .*keeplast {' '.join(names)}{words} \[OPTIONS\]", calls[names]
+        )
+        assert not re.search(r"str>|list\[", text), names
+    assert calls[("export",)].endswith("export PLACE [PLACE]... --to DIR [OPTIONS]")
+    assert calls[("configure",)].endswith("configure PLACE [KEY=VALUE]... [OPTIONS]")
+
+
 @pytest.mark.parametrize("columns", [40, 80, 100])
 def test_no_help_cuts_the_name_of_an_option(
     keeplast: Command, monkeypatch: pytest.MonkeyPatch, columns: int

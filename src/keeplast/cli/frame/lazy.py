@@ -179,8 +179,15 @@ class TwoHelps:
         written = copy(self)
         if shutil.get_terminal_size().columns < COLUMNS_MIN:
             written.rich_markup_mode = None  # Plain lines, which fold.
+        # Every argument is text, which a reader need not be shown.
+        written.params = [
+            _changed(each, display_type_rich=lambda ctx: None)
+            if each.param_type_name == "argument"
+            else each
+            for each in self.params
+        ]
         if not ctx.meta.get(HELP_ALL):
-            arguments = [each for each in self.params if each.param_type_name == "argument"]
+            arguments = [each for each in written.params if each.param_type_name == "argument"]
             options = [_changed(each, rich_help_panel=None) for each in self.shown_options()]
             written.params = arguments + options
             written._help_all = _changed(self._help_all, hidden=True)
@@ -215,6 +222,17 @@ class HelpGroup(TwoHelps, TyperGroup):
 
 class PlaceCommand(TwoHelps, TyperCommand):
     """A command whose options may be properties of its place."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of a call; those that may be left out are in brackets."""
+        options, *arguments = super().collect_usage_pieces(ctx)
+        needed = [
+            f"{each.opts[0]} {each.metavar}"
+            for each in self.params
+            if each.param_type_name == "option" and each.required
+        ]
+        # Typer puts an argument that must be there in braces.
+        return [*(each.replace("{", "").replace("}", "") for each in arguments), *needed, options]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the arguments, properties among them."""

@@ -511,8 +511,8 @@ class ClusterClient:
             raise missing(right or Right("Describe"), what)
         if error.name() in _UNREACHED:
             raise UnavailableError(
-                "no broker answers; check --bootstrap-server, and --command-config where the "
-                f"listener asks for SSL or SASL. bootstrap_servers={self._address} asked={what} "
+                "no broker answers; check the address, and --command-config where the listener "
+                f"asks for SSL or SASL. bootstrap_servers={self._address} asked={what} "
                 f"error={error.name()}",
                 code="K401",
             )

@@ -19,7 +19,12 @@ from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.erasure.erasing import OUT_OF_SERVICE_WORDS, out_of_service
+from keeplast.service.erasure.erasing import (
+    OUT_OF_SERVICE_WORDS,
+    out_of_service,
+    refused,
+    uncompacted,
+)
 from keeplast.service.erasure.trace_bounds import TraceBounds
 from keeplast.service.explained import (
     AskedLog,
@@ -120,7 +125,7 @@ def answer_from_directory(
         for each in selection.partitions
     ]  # fmt: skip
     parts: list[ExplainedPartition] = []
-    faults: list[tuple[TopicPartition, Exception]] = []
+    faults = refused(selection)
     roots = (root,) if recipe.is_on_disk(root) else ()
     answers = ask_each(logs, AskedLog.ask, memory_bytes, planned, progressed, runner, roots)
     for answer in found_parts(answers, asked, faults):
@@ -137,10 +142,7 @@ def answer_from_directory(
                 unseen,
             )
         )
-    left_out = tuple(
-        (TopicPartition(each.topic, each.partition), each.rounds[-1].reason or f"see {root}")
-        for each in selection.decided
-    )
+    left_out = uncompacted(selection)
     if asked.offset is None:
         left_out += _elsewhere(selection, files, scope)
     left: list[OutOfService] = []

@@ -353,6 +353,16 @@ def copies(document: dict[str, Any], number: int = 0) -> list[tuple[str, int]]:
     ]
 
 
+def test_a_topic_whose_policy_is_unknown_is_an_error_with_its_remedy(
+    keeplast: Command, data_dir: Path
+) -> None:
+    run = keeplast("explain", data_dir, "1", code=4)
+    assert "2 of 2 partitions could not be read" in run.out
+    for number in (0, 1):
+        assert f"error: t-{number}: cleanup.policy of the topic is unknown; say it with" in run.err
+    assert keeplast("explain", data_dir, "1", "--json", code=4).document["left_out"] == []
+
+
 def test_an_interrupted_swap_is_finished_before_fates_are_given(
     keeplast: Command, data_dir: Path
 ) -> None:

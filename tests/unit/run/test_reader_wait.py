@@ -337,7 +337,7 @@ def test_brokers_that_are_asked_count_and_files_do_not(
 
 
 def test_brokers_that_do_not_answer_let_nothing_go_until_the_wait_is_over(directory: Path) -> None:
-    silent = ask(END, UnavailableError("no broker answers; check --bootstrap-server"))
+    silent = ask(END, UnavailableError("no broker answers; check the address"))
     cleaning = coordinator(clock=(clock := ManualClock(HORIZON_MS)), brokers=silent)
     report = clean(directory, HORIZON_MS, expired=False, cleaning=cleaning)
     assert [1, 3, 4, 6, 7, 8] == offsets(directory)

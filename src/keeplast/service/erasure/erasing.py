@@ -237,7 +237,7 @@ def find_traces(
     ]
     answer = search_logs(
         logs, bounds, now_ms, keys, memory_bytes=memory_bytes, progressed=progressed,
-        refused=_refused(selection), left_out=_left_out(selection),
+        refused=refused(selection), left_out=uncompacted(selection),
         warnings=bounds.look.warnings, runner=runner, roots=(directory.root,),
     )  # fmt: skip
     topics = () if keys.chosen_topics is None else tuple(sorted(keys.chosen_topics))
@@ -387,7 +387,7 @@ def out_of_service(
     return found
 
 
-def _left_out(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:
+def uncompacted(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:
     """Return the partitions that are not compacted, each with why it is not searched."""
     return tuple(
         (TopicPartition(each.topic, each.partition), each.rounds[-1].reason or "not compacted")
@@ -396,7 +396,7 @@ def _left_out(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:
     )
 
 
-def _refused(selection: Selection) -> list[tuple[TopicPartition, Exception]]:
+def refused(selection: Selection) -> list[tuple[TopicPartition, Exception]]:
     """Return the partitions whose cleanup policy is not known."""
     return [
         (TopicPartition(each.topic, each.partition), each.rounds[-1].failure)

@@ -7,16 +7,19 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
+from keeplast.attach.held.ownership import OwnerObject
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
 from keeplast.attach.rules.swap import Swap, announcement, batch_of, updates
 from keeplast.attach.upkeep.replaced_segments import GRACE_MS_MIN, check_grace, collect, repair
 from keeplast.cluster.late_copies import COPY_MS
+from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import (
     BATCH_BYTES_NEEDED,
     METADATA_TOPIC,
@@ -54,6 +57,7 @@ from tests.support.attached_world import (
     log_of,
     moved,
 )
+from tests.support.existing import existing
 from tests.support.turns import Turn
 
 GRACE_MS = 1000
@@ -270,8 +274,7 @@ def test_a_copy_over_a_swap_is_served_and_not_clean(world: AttachedWorld) -> Non
     )
     decision = publisher.decide_and_publish(swap)
     assert DecisionState.PUBLISHED is decision.state
-    found = publisher.log.find(publisher.name)
-    assert found is not None
+    found = existing(publisher.log.find(publisher.name))
     world.require_readable()
     assert 20 <= found.cleaned_to <= 30
 
@@ -369,8 +372,7 @@ def test_a_copy_over_all_of_a_swap_that_waits_for_its_publication_is_served_on(
     assert 1 == repair(again).published
     world.require_readable()
     assert over.id in {each.id for each in world.served()}
-    found = again.log.find(again.name)
-    assert found is not None
+    found = existing(again.log.find(again.name))
     assert 0 == found.cleaned_to
 
 
@@ -398,8 +400,7 @@ def test_what_a_batch_that_came_late_has_hidden_is_served_again_by_the_next_owne
     again = world.claim()
     repair(again)
     world.require_readable()
-    found = world.cluster.cache().find(over.id)
-    assert found is not None
+    found = existing(world.cluster.cache().find(over.id))
     assert over.broker_id == found.broker_id
 
 
@@ -479,8 +480,7 @@ def test_a_copy_that_comes_between_look_and_batch_ends_within_an_output_and_is_c
     )
     assert DecisionState.PUBLISHED is publisher.decide_and_publish(swap).state
     assert [(15, 19)] == world.cluster.cache().holes(0)
-    known = publisher.log.find(publisher.name)
-    assert known is not None
+    known = existing(publisher.log.find(publisher.name))
     assert 5 == known.cleaned_to
     again = world.claim()
     repair(again)
@@ -555,6 +555,27 @@ def test_a_process_that_was_overtaken_decides_nothing(world: AttachedWorld) -> N
         publisher.register([(bytes(16), 0)])
     world.settle()
     assert 3 == len(ranges(world))
+
+
+def test_a_process_that_is_overtaken_while_it_claims_takes_its_object_at_its_own_epoch(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its claim and the look at it the next one claims, and is about to take the object."""
+    world.claim().close()
+    slow, faster = world.log(), world.log()
+    reread = slow._reread
+
+    def overtaken(known: Attached) -> Attached:
+        found = reread(known)
+        return faster.claim(found, epoch=found.epoch + 1)
+
+    monkeypatch.setattr(slow, "_reread", overtaken)
+    world.claim(slow)
+    layout = cast(RemoteLayout, world.tier)
+    owner = OwnerObject(layout, AttachedName(CLUSTER_ID, PARTITION), slow.store_id())
+    assert 2 == existing(owner.find()).epoch
+    owner.take(3)
+    assert 3 == existing(owner.find()).epoch
 
 
 def test_a_partition_that_another_process_holds_is_not_taken_unasked(
@@ -940,8 +961,7 @@ def test_a_partition_is_detached_when_nothing_is_left_to_do(world: AttachedWorld
     world.clock.advance(GRACE_MS)
     collect(publisher, GRACE_MS)
     publisher.log.detach(publisher.held)
-    found = publisher.log.find(publisher.name)
-    assert found is not None
+    found = existing(publisher.log.find(publisher.name))
     assert found.detached_ms is not None
 
 

@@ -445,9 +445,11 @@ def take_hold(
         known = log.attach(name, view.point, cleaned_to=view.log.start)
     elif not takes_over:
         require_free(log, known)
-    held = log.claim(known, epoch=1 + max(known.epoch, newest))
+    # Not the row's, which is read again: another process may have claimed since.
+    epoch = 1 + max(known.epoch, newest)
+    held = log.claim(known, epoch=epoch)
     try:
-        take(held.epoch)
+        take(epoch)
     except CompactionError:
         if is_new:
             log.forget(held)  # Another decision log was first, and this one has nothing here.

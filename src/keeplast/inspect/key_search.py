@@ -322,7 +322,7 @@ class _Search:
         progressed: Progressed,
         passed: Passed = lambda segment, window: None,
     ) -> Iterator[KeyRecord]:
-        """Yield the records of the keys in one segment."""
+        """Yield the records of the keys in one segment; how transactions ended is not known yet."""
         if not segment.valid_bytes:
             return
         path = segment.log_path

@@ -230,8 +230,7 @@ class LoadedIndexes(Mapping[int, SegmentIndexes]):
         if found is not None:
             self._loaded.move_to_end(base)
             return found
-        segment = self._segments[base]
-        found = load_indexes(segment, self._files, self._interval, self._buffers)
+        found = load_indexes(self._segments[base], self._files, self._interval, self._buffers)
         if found.rebuilt:
             self._rebuilt.add(base)
         self._loaded[base] = found

@@ -108,8 +108,7 @@ def follow_log_start(
     cleaner = read_checkpoint(files, root, CLEANER_CHECKPOINT).get(partition)
     trimmed = trim_epochs(epochs, offset)
     if trimmed != epochs:
-        path = directory / LEADER_EPOCH_CHECKPOINT
-        files.write_durable(path, leader_epoch.encode(trimmed))
+        files.write_durable(directory / LEADER_EPOCH_CHECKPOINT, leader_epoch.encode(trimmed))
     if is_compacted and cleaner is not None and cleaner < offset:
         update_checkpoint(files, root, CLEANER_CHECKPOINT, {partition: offset})
 

@@ -215,8 +215,7 @@ def _alone(groups: Sequence[GroupPlan]) -> frozenset[int]:
 
 def _ends(plan: RoundPlan) -> dict[int, int]:
     """Return where each segment but the last one ends, exclusive, by its base offset."""
-    bases = [segment.base_offset for segment in plan.segments]
-    return dict(pairwise(bases))
+    return dict(pairwise(segment.base_offset for segment in plan.segments))
 
 
 def _clean(plan: RoundPlan) -> list[SegmentSummary]:

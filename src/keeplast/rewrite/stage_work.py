@@ -381,8 +381,7 @@ class _Asking:
             if not count:
                 continue
             self.versions += self._ranking.read_versions(window, part, w)
-            block = self._ranking.block_of(part.rows, w)
-            self._waiting.add(block, w.starts)
+            self._waiting.add(self._ranking.block_of(part.rows, w), w.starts)
             if self._waiting.is_full:
                 self.flush()
         if unit.indexes:

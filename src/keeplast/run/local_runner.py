@@ -269,8 +269,7 @@ class StagedJob:
         files = self._bench.files_of(task, self._progressed)
         # The rows of a bucket's answers come in the order of a segment.
         cuts = task.shape.shape is not Shape.BUCKET and task.files.is_on_disk(task.path)
-        ledger = self._shared.key_map.ledger
-        return parts_of(unit, task, ledger, files, cuts=cuts)
+        return parts_of(unit, task, self._shared.key_map.ledger, files, cuts=cuts)
 
     def _settle(self) -> None:
         """Take what has come back, and go on to the next stage when the present one is through."""

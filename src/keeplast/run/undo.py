@@ -208,8 +208,7 @@ def find_undo(files: FileSystem, entry: PartitionEntry) -> tuple[UndoRound, ...]
 
 def drop_kept(files: FileSystem, entry: PartitionEntry) -> int:
     """Remove all that is kept of a partition; returns how many rounds can no longer be undone."""
-    kept = read_kept(files, entry.path)
-    attempts = {each.attempt for each in kept.files}
+    attempts = {each.attempt for each in read_kept(files, entry.path).files}
     drop_rounds(files, entry.path, attempts)
     return len(attempts)
 

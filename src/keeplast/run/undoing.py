@@ -83,8 +83,7 @@ def _groups(
     files: FileSystem, path: Path, listing: PartitionFiles, result: TaskResult
 ) -> tuple[KeptGroup, ...]:
     found = {each.base_offset: each for each in listing.segments}
-    bases = sorted(found)
-    following = dict(itertools.pairwise(bases))
+    following = dict(itertools.pairwise(sorted(found)))
     staged: list[list[StagedGroup]] = []
     for each in result.staged:
         # Of a group's outputs only the first has sources.

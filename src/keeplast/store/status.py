@@ -294,10 +294,12 @@ def _segments(
         if is_active and local is None:
             break
         is_remote = base in kinds and base < state.remote_end
-        in_remote = Place.BOTH if local_start <= base else Place.REMOTE
-        place = in_remote if is_remote else Place.LOCAL
-        region = _BELOW_ACTIVE[sum(base >= edge for edge in edges[1:4])]
-        name = LogRegion.ACTIVE if is_active else region
+        place = Place.LOCAL
+        if is_remote:
+            place = Place.BOTH if local_start <= base else Place.REMOTE
+        name = LogRegion.ACTIVE
+        if not is_active:
+            name = _BELOW_ACTIVE[sum(base >= edge for edge in edges[1:4])]
         kind = kinds[base] if is_remote else ACTIVE if is_active else LOCAL
         found.append(TierSegment(base, end, summary.size_bytes, kind, name, place))
     return found

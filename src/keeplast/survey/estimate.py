@@ -130,8 +130,7 @@ def _windows_of_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDAr
     if not np.count_nonzero(keys[1:, 1] != keys[:-1, 1]):
         found = np.unique(keys[:, 0])
         return found, np.ones(len(found), np.int64)
-    order = np.lexsort((keys[:, 1], keys[:, 0]))
-    ordered = keys[order]
+    ordered = keys[np.lexsort((keys[:, 1], keys[:, 0]))]
     is_new = np.ones(len(ordered), bool)
     is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
     found = ordered[is_new, 0]

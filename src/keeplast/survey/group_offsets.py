@@ -252,8 +252,7 @@ def _read_log(
     files: FileSystem,
 ) -> _OffsetsLog:
     listing = list_partition(path, files, if_empty=0)
-    segments = [(each, each.inode) for each in listing.segments]
-    signature = (tuple(segments), watermark)
+    signature = (tuple((each, each.inode) for each in listing.segments), watermark)
     if before is not None and before.signature == signature:
         return before
     return _OffsetsLog(signature, _fold(listing, groups, watermark, files))

@@ -315,8 +315,7 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
     InvalidError when it is no receipt file.
     """
     # A file that the user names may be a link.
-    data = files.read_bytes(path.resolve(), BYTES_MAX)
-    whole, _, _ = data.rpartition(b"\n")
+    whole, _, _ = files.read_bytes(path.resolve(), BYTES_MAX).rpartition(b"\n")
     receipts: dict[object, Entry] = {}
     for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:

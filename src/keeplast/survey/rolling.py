@@ -317,8 +317,7 @@ def roll_active(files: FileSystem, path: Path, topic: TopicConfig) -> None:
 def roll_idle(files: FileSystem, path: Path, topic: TopicConfig, now_ms: int) -> RollNote | None:
     """Leave an idle active segment if its age asks for it; return the note of that."""
     listing = list_partition(path, files)
-    tail = find_tail(listing, files)
-    idle = idle_reason(listing, tail, topic, files, now_ms)
+    idle = idle_reason(listing, find_tail(listing, files), topic, files, now_ms)
     if idle is None:
         return None
     roll_active(files, path, topic)

@@ -13,6 +13,7 @@ from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.tier.metadata.collection import Marks
 from keeplast.tier.objects.object_store import MARKS, StoredObject
 from keeplast.tier.objects.stores import ObstoreObjects
+from tests.support.existing import existing
 from tests.support.refusing_s3 import refusing_s3
 
 SAMPLE = Path(keeplast.__file__).parent / "samples" / "broker-4.3.0" / "orders-0"
@@ -137,8 +138,7 @@ def test_a_backup_that_is_restored_in_the_middle_of_a_collection_ends_it(
     with keeplast.open_store(url, place, owner="me", topic_of=keeplast.topic_config) as store:
         store.import_directory(ORDERS, SAMPLE, {"cleanup.policy": "compact"})
         store.clean(ORDERS, force=True, grace_ms=0)
-        marks = store.restoration.marks
-        assert marks is not None
+        marks = existing(store.restoration.marks)
         announced: list[int] = []
         deleting = type(marks).deleting
 

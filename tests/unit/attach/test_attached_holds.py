@@ -24,6 +24,7 @@ from keeplast.survey.report import RoundReport
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION, START_MS, TERMS
+from tests.support.existing import existing
 from tests.support.heard_calls import appending
 from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
@@ -96,8 +97,7 @@ def clean(
 
 
 def cleaned_to(world: VerifiedWorld) -> int:
-    found = world.world.log().find(NAME)
-    assert found is not None
+    found = existing(world.world.log().find(NAME))
     return found.cleaned_to
 
 
@@ -133,8 +133,7 @@ def test_a_round_without_anything_to_remove_does_not_pass_a_new_hold(
     """Where no swap says how far it is clean, that is written down by itself."""
     clean(world)
     log = world.world.log()
-    found = log.find(NAME)
-    assert found is not None
+    found = existing(log.find(NAME))
     held = log.claim(found, epoch=found.epoch + 1)
     hold(world, offset=50)
     with pytest.raises(ConflictError, match="hold=h offset=50 bound=60"):
@@ -170,12 +169,10 @@ def test_a_topic_that_is_held_is_not_attached_and_its_first_claim_honours_it(
     world: VerifiedWorld,
 ) -> None:
     hold(world, offset=35)
-    found = world.world.log().find(NAME)
-    assert found is not None
+    found = existing(world.world.log().find(NAME))
     assert (0, True, None) == (found.epoch, found.detached_ms is not None, found.holder)
     assert 30 == clean(world).end_offset
-    found = world.world.log().find(NAME)
-    assert found is not None
+    found = existing(world.world.log().find(NAME))
     assert (1, None) == (found.epoch, found.detached_ms)
 
 
@@ -187,8 +184,7 @@ def test_a_held_topic_that_another_decision_log_was_first_to_attach_is_not_ours(
     world.world.claim(world.world.log("theirs.db")).close()
     with pytest.raises(RefusedError, match="another decision log owns the partition"):
         world.world.claim(ours)
-    found = ours.find(NAME)
-    assert found is not None
+    found = existing(ours.find(NAME))
     assert found.detached_ms is not None
     with pytest.raises(RefusedError, match="another decision log owns the partition"):
         hold(world, "again", log=ours)

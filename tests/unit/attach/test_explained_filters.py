@@ -20,6 +20,7 @@ from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes, encode_filter
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.existing import existing
 from tests.support.keyed_history import parts_of
 from tests.support.turns import Turn
 from tests.unit.attach.test_attached_filters import Filtered, harm, write_log
@@ -50,8 +51,7 @@ class Asked:
     ) -> SearchedKey:
         world = self._made.world
         cache, log = world.cluster.cache(), world.world.log()
-        held = log.find(AttachedName(CLUSTER_ID, PARTITION))
-        assert held is not None
+        held = existing(log.find(AttachedName(CLUSTER_ID, PARTITION)))
         remote = RemoteLog(
             partition=TopicPartition(PARTITION.topic, PARTITION.partition),
             ends=world.cluster.log, cache=cache, cleaned_to=clean_to(log, held, cache, 0),
@@ -71,8 +71,7 @@ class Asked:
 
 
 def own_key(made: Filtered) -> FilterKey:
-    found = made.world.world.log().find_filter_key()
-    assert found is not None
+    found = existing(made.world.world.log().find_filter_key())
     return found
 
 

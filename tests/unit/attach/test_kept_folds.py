@@ -16,6 +16,7 @@ from keeplast.cluster.metadata_log import encode_checkpoint
 from keeplast.errors import RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentUpdate, decode
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
+from tests.support.existing import existing
 from tests.support.heard_calls import hear
 
 GRACE_MS = 1000
@@ -86,8 +87,7 @@ def test_a_kept_fold_that_is_lost_or_damaged_is_made_again(
     world: AttachedWorld, reads: list[int]
 ) -> None:
     world.claim().close()
-    data = kept(world)
-    assert data is not None
+    data = existing(kept(world))
     for wrong in (None, b"", data[:-1], data[:40] + bytes([data[40] ^ 1]) + data[41:]):
         world.log().folds.write(CLUSTER_ID, 0, wrong)
         reads.clear()
@@ -103,8 +103,7 @@ def test_a_fold_of_another_partition_or_cluster_is_not_gone_on_with(
     world: AttachedWorld, reads: list[int]
 ) -> None:
     publisher = world.claim()
-    made = publisher.folds.find(CLUSTER_ID, 0)
-    assert made is not None
+    made = existing(publisher.folds.find(CLUSTER_ID, 0))
     for other in (replace(made.point, partition=1), replace(made.point, cluster_id="b-cluster")):
         data = encode_checkpoint(replace(made, point=other))
         world.log().folds.write(CLUSTER_ID, 0, data)
@@ -117,8 +116,7 @@ def test_a_metadata_topic_that_does_not_go_on_from_the_fold_stops_everything(
 ) -> None:
     """What this partition has seen itself lies before it: the fold alone can decide."""
     publisher = world.swapped()
-    early = publisher.log.find(publisher.name)
-    assert early is not None
+    early = existing(publisher.log.find(publisher.name))
     world.upload(200, 209)
     publisher.look()
     publisher.close()
@@ -168,13 +166,11 @@ def test_the_first_attachment_is_not_stopped_by_the_fold_of_a_topic_that_was_mad
 ) -> None:
     world.log().folds.write(CLUSTER_ID, 0, None)
     publisher = world.claim()
-    made = publisher.folds.find(CLUSTER_ID, 0)
-    assert made is not None
+    made = existing(publisher.folds.find(CLUSTER_ID, 0))
     other = replace(made, point=replace(made.point, topic_id=bytes(16)))
     fresh = world.log("fresh.db")
     fresh.folds.write(CLUSTER_ID, 0, encode_checkpoint(other))
     world.tier.own.clear()
     claimed = world.claim(fresh)
-    found = KeptFolds(fresh.folds).find(CLUSTER_ID, 0)
-    assert found is not None
+    found = existing(KeptFolds(fresh.folds).find(CLUSTER_ID, 0))
     assert claimed.look().metadata_topic.topic_id == found.point.topic_id

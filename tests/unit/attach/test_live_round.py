@@ -20,6 +20,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from tests.support.attached_world import AttachedWorld, MemoryTier, log_of, moved
+from tests.support.existing import existing
 from tests.support.heard_calls import hear
 
 WISH = RoundWish(topic=TopicConfig(cleanup_policy=frozenset({"compact"})), margin_bytes=1 << 40)
@@ -60,8 +61,7 @@ def test_unannounced_outputs_go_and_nothing_else(world: AttachedWorld) -> None:
     assert before - {left.id.segment_id} == set(world.tier.segments)
     assert SWEPT == world.tier.own[work_name(left.id)]
     assert work_name(announced.id) in world.tier.own
-    found = world.cluster.cache().find(announced.id)
-    assert found is not None
+    found = existing(world.cluster.cache().find(announced.id))
     assert RemoteLogSegmentState.COPY_SEGMENT_STARTED is found.state
 
 

@@ -39,6 +39,7 @@ from tests.support.attached_world import (
     log_of,
     moved,
 )
+from tests.support.existing import existing
 
 GRACE_MS = 1000
 NAME = AttachedName(CLUSTER_ID, PARTITION)
@@ -105,8 +106,7 @@ def asked(
     world: AttachedWorld, cluster: Gone, grace_ms: int = GRACE_MS, log: DecisionLog | None = None
 ) -> FoundOrphans:
     chosen = world.log() if log is None else log
-    known = chosen.find(NAME)
-    assert known is not None
+    known = existing(chosen.find(NAME))
     folds = KeptFolds(chosen.folds)
     return orphans_of_gone(cast(Any, cluster), chosen, world.tier, known, grace_ms, folds)  # type: ignore[arg-type]
 
@@ -152,8 +152,7 @@ def test_segments_that_a_round_announced_after_the_deletion_go_too(world: Attach
     late = world.write_output(publisher, world.served()[3:])
     publisher.close()
     _, unknown = left(world)
-    known = world.cluster.cache().find(late.id)
-    assert known is not None
+    known = existing(world.cluster.cache().find(late.id))
     assert RemoteLogSegmentState.COPY_SEGMENT_STARTED is known.state
     assert late.id.segment_id in {each.segment_id for each in collected(world, Gone(world)).named}
     assert unknown == set(world.tier.segments)

@@ -36,6 +36,7 @@ from tests.support.attached_world import (
     log_of,
     moved,
 )
+from tests.support.existing import existing
 from tests.support.turns import Turn
 
 GRACE_MS = 1000
@@ -307,8 +308,7 @@ def test_a_bucket_without_an_owner_is_taken_too(world: AttachedWorld) -> None:
     world.tier.own.clear()
     world.clock.advance(GRACE_MS)
     publisher, _ = rebuilt(world)
-    owner = publisher.owner.read()
-    assert owner is not None
+    owner = existing(publisher.owner.read())
     assert publisher.epoch == owner.epoch > 1
 
 

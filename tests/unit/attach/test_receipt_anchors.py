@@ -15,6 +15,7 @@ from keeplast.run.receipt import append_receipt
 from keeplast.survey.kept_heads import kept_chains
 from keeplast.survey.receipt_chain import ChainHead, head_of
 from tests.support.attached_world import AttachedWorld
+from tests.support.existing import existing
 
 GRACE_MS = 1000
 
@@ -48,8 +49,7 @@ def anchored(publisher: Publisher, receipts: Receipts, text: str) -> ChainHead:
     """Write a line and let the publisher's next change keep it; returns its head."""
     line = receipts.append(b'{"text":"%s"}\n' % text.encode())
     publisher.anchor(line)
-    head = head_of(line)
-    assert head is not None
+    head = existing(head_of(line))
     return head
 
 

@@ -36,6 +36,7 @@ from keeplast.service.explained import fate_words
 from keeplast.survey.wording import removal_words
 from keeplast.tier.state.attached import AttachedName, Decision, DecisionState, mark_of
 from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.existing import existing
 from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING, TOPIC
@@ -106,12 +107,10 @@ def test_the_longest_wait_for_consumer_groups_counts_from_the_horizon() -> None:
     # No batch is read for what is said of all; the newest round gave the last horizon.
     swap = decision(0)
     assert swap.published_ms == NOW_MS - 1_500
-    whole = dates(swap).of_partition(cache_of(SERVED), 100).clean
-    assert whole is not None
+    whole = existing(dates(swap).of_partition(cache_of(SERVED), 100).clean)
     assert NOW_MS - 1_500 + 1_000 + 5_000 == whole.from_ms
     # What gave it may be forgotten.
-    long = dates(readers_ms=REMEMBERED_MS).of_partition(cache_of(SERVED), 100).clean
-    assert long is not None
+    long = existing(dates(readers_ms=REMEMBERED_MS).of_partition(cache_of(SERVED), 100).clean)
     assert NOW_MS + 1_000 == long.from_ms
 
 

@@ -27,6 +27,7 @@ from keeplast.tier.objects.log_directory import LogDirectoryRecipe, ShownLog
 from keeplast.tier.state.attached import Attached, AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION
 from tests.support.commanded_world import end_of
+from tests.support.existing import existing
 from tests.support.heard_calls import hear
 from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
@@ -164,8 +165,7 @@ def test_a_round_that_was_cut_short_is_known_by_its_end(
         database.execute("UPDATE attached SET cleaned_for = 0")
     monkeypatch.setattr(Publisher, "decide_and_publish", publish)
     world.world.claim()
-    claimed = known_of(world)
-    assert claimed is not None
+    claimed = existing(known_of(world))
     assert end_of(world) == claimed.cleaned_for
 
 

@@ -25,6 +25,7 @@ from keeplast.service.console.searching import found_key
 from keeplast.service.place_loop import ViewTerms
 from keeplast.tier.objects.filters import SegmentBytes, encode_filter
 from tests.support.attached_world import PARTITION, START_MS
+from tests.support.existing import existing
 from tests.support.manual_clock import ManualClock
 from tests.support.travelling import Travelling
 from tests.support.verified_world import VerifiedWorld
@@ -202,8 +203,7 @@ def finder(
 ) -> KeyFinder:
     """Return who finds keys for a console."""
     place = AttachedLogs("127.0.0.1:1", storage="local:/x", store=store, limits=limits)
-    found = place.view(scope, ViewTerms(clock=clock)).find
-    assert found is not None
+    found = existing(place.view(scope, ViewTerms(clock=clock)).find)
     return found
 
 

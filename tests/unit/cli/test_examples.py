@@ -14,6 +14,7 @@ import pytest
 
 import keeplast
 from keeplast.errors import CorruptError
+from tests.support.existing import existing
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLE = Path(keeplast.__file__).parent / "samples" / "broker-4.3.0"
@@ -65,8 +66,7 @@ def test_a_reader_within_the_lag_misses_nothing_and_a_mistake_is_put_right(tmp_p
 @pytest.fixture(scope="module")
 def pgoutput() -> Any:
     path = EXAMPLES / "postgres-cdc/pgoutput.py"
-    spec = importlib.util.spec_from_file_location("pgoutput", path)
-    assert spec is not None
+    spec = existing(importlib.util.spec_from_file_location("pgoutput", path))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Its dataclasses look for their module there.
@@ -143,8 +143,7 @@ def test_a_table_that_missed_a_version_takes_the_whole_state(
 
 def load_decoder() -> Any:
     path = EXAMPLES / "schema-registry/decode.py"
-    spec = importlib.util.spec_from_file_location("decode", path)
-    assert spec is not None
+    spec = existing(importlib.util.spec_from_file_location("decode", path))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["decode"] = module

@@ -18,6 +18,7 @@ from keeplast.survey.report import (
     RoundReport,
     describe_error,
 )
+from tests.support.existing import existing
 from tests.unit.cli.conftest import Command, FakeCoordinator
 
 COMPACT = ("--config", "cleanup.policy=compact", "--runner", "local")
@@ -28,8 +29,7 @@ def report(expiry: ExpiryReport) -> CleanReport:
 
 
 def shown(expiry: ExpiryReport, capsys: pytest.CaptureFixture[str], **how: bool) -> str:
-    table = expiry_table(report(expiry), "expired", **how)
-    assert table is not None
+    table = existing(expiry_table(report(expiry), "expired", **how))
     print_result(table)
     return " ".join(capsys.readouterr().out.split())
 

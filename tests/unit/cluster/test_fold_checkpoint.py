@@ -35,6 +35,7 @@ from keeplast.format.remote_log_metadata import (
     decode,
     encode,
 )
+from tests.support.existing import existing
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 METADATA = TopicFacts(METADATA_TOPIC, bytes(16), 50, 3, {})
@@ -110,8 +111,7 @@ def states(cache: ClusterCache) -> object:
 
 
 def kept(values: list[bytes]) -> bytes:
-    data = encode_checkpoint(FoldCheckpoint(point(values), folded(values), len(values)))
-    assert data is not None
+    data = existing(encode_checkpoint(FoldCheckpoint(point(values), folded(values), len(values))))
     return data
 
 

@@ -35,6 +35,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
     TopicIdPartition,
 )
+from tests.support.existing import existing
 
 PARTITION = TopicIdPartition("t", bytes(15) + b"\1", 0)
 NOW_MS = 1_000_000_000_000
@@ -473,6 +474,5 @@ def _groups(parts: list[RemoteLogSegment], bounds: list[int]) -> list[list[Remot
 
 def test_an_update_in_a_segments_own_name_changes_nothing_of_it(story: Story) -> None:
     made = story.copy(0, 9)
-    known = story.cache.find(made.id)
-    assert known is not None
+    known = existing(story.cache.find(made.id))
     assert replace(made, state=FINISHED) == known

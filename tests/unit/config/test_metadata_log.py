@@ -12,6 +12,7 @@ from keeplast.config.sources import METADATA_DIRECTORY, MetadataImage, read_meta
 from keeplast.errors import CorruptError
 from keeplast.format.metadata_record import ConfigRecord, RemoveTopicRecord, TopicRecord
 from keeplast.log.files import LocalFiles
+from tests.support.existing import existing
 from tests.support.flipped import flip
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cluster_metadata"
@@ -35,8 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def layer(root: Path) -> Layer:
-    found = read_metadata(root, LocalFiles())
-    assert found is not None
+    found = existing(read_metadata(root, LocalFiles()))
     return found
 
 

@@ -13,6 +13,7 @@ from keeplast.config.selection import Selection, select_directory, select_partit
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import Strategy
+from tests.support.existing import existing
 from tests.support.small_log import write_log
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cluster_metadata"
@@ -72,8 +73,7 @@ def test_an_unknown_policy_is_refused_with_the_remedy_and_the_others_go_on(tmp_p
     selection = select(tmp_path)
     assert ["a-0"] == chosen(selection)
     assert ["b-0"] == refused(selection)
-    error = selection.decided[0].rounds[-1].error
-    assert error is not None
+    error = existing(selection.decided[0].rounds[-1].error)
     assert "RefusedError" == error.error_class
     assert "--topic b --config cleanup.policy=compact" in error.message
 

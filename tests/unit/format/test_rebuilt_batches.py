@@ -17,6 +17,7 @@ from keeplast.errors import CorruptError
 from keeplast.format.batch import RecordBatch, encode_batch, encode_empty_batch
 from keeplast.format.compression import Codec, compress, decompress
 from keeplast.format.message_set import Batch, read_batches
+from tests.support.existing import existing
 
 ARCHIVE = Path(__file__).parents[2] / "golden" / "fixtures.tar.xz"
 REBUILT_MIN = {Codec.NONE: 300, Codec.GZIP: 150, Codec.LZ4: 80, Codec.ZSTD: 150, Codec.SNAPPY: 150}
@@ -39,8 +40,7 @@ def rebuilt() -> list[RecordBatch]:
             case, _, rest = member.name.partition("/")
             if not rest.endswith(".log"):
                 continue
-            content = tar.extractfile(member)
-            assert content is not None
+            content = existing(tar.extractfile(member))
             for batch in whole_batches(content.read()):
                 if rest.startswith("before/"):
                     before.setdefault(case, set()).add(bytes(batch.data))

@@ -18,6 +18,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import HostRole
 from keeplast.tier.metadata.facts import Leases
 from tests.support.durations import HOUR_MS
+from tests.support.existing import existing
 from tests.support.leased_hosts import (
     LEASE_MS,
     SETTINGS,
@@ -116,8 +117,7 @@ def test_a_leader_that_is_silent_for_its_lease_is_taken_over_and_fenced(world: L
     kept = below(written, b.host.log_end_offset)
     assert state_of(kept) == state_of(read(b))
     a.renew()  # Which it cannot: nothing of the new lease changes.
-    lease = leases(b).find(b.host.state().row_id)
-    assert lease is not None
+    lease = existing(leases(b).find(b.host.state().row_id))
     assert (1, 0) == (lease.epoch, lease.number)
     with pytest.raises(FencedError):
         a.copy()
@@ -308,8 +308,7 @@ def test_local_segments_leave_by_age_and_size_once_they_are_copied(make: Make, p
     world.clock.advance(2 * HOUR_MS)
     a.renew()
     for hosted in (a, b):
-        retention = hosted.turn().retention
-        assert retention is not None
+        retention = existing(hosted.turn().retention)
         assert retention.segments > 0
         assert hosted.host.local_start == hosted.host.listing().active.base_offset
     assert a.host.local_start == a.host.state().remote_end
@@ -326,8 +325,7 @@ def test_a_segment_waits_for_the_cleaner_where_that_is_asked_for(make: Make) -> 
     )  # fmt: skip
     a = world.led()
     written = write(a, 43)
-    retention = a.turn().retention
-    assert retention is not None
+    retention = existing(a.turn().retention)
     assert (0, "segment 0 stays: not cleaned yet") == (retention.segments, retention.kept)
     assert 0 == a.host.local_start
     world.clock.advance(2 * HOUR_MS)
@@ -347,8 +345,7 @@ def test_compact_delete_does_not_wait_for_the_cleaner(make: Make) -> None:
     )  # fmt: skip
     a = world.led()
     written = write(a, 43)
-    retention = a.turn().retention
-    assert retention is not None
+    retention = existing(a.turn().retention)
     assert retention.segments > 0
     assert a.host.local_start == a.host.state().remote_end
     assert 0 == a.host.state().first_dirty()

@@ -20,6 +20,7 @@ from keeplast.inspect.preview import (
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import Strategy, TopicConfig
+from tests.support.existing import existing
 from tests.support.record_rank import Rank, rank_of
 from tests.support.scenario_log import PARTITION, ScenarioLog
 from tests.support.versioned_history import write_history
@@ -182,8 +183,7 @@ def test_of_many_versions_a_bounded_sample_is_kept() -> None:
         spread.add(np.arange(count, count + 10_000), np.arange(count, count + 10_000))
         count += 10_000
     spread.add(np.array([count]), np.array([1 << 60]))
-    usual = spread.usual
-    assert usual is not None
+    usual = existing(spread.usual)
     assert abs(usual[0] - 3_000) < 300
     assert abs(usual[1] - 297_000) < 300
     assert [(count, 1 << 60)] == spread.far_ahead(5)

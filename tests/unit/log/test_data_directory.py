@@ -10,6 +10,7 @@ from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.data_directory import DataDirectory, open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from tests.support.existing import existing
 
 ID = "0123456789abcdef0123456789abcdef"
 
@@ -81,8 +82,7 @@ def test_partition_is_found_without_a_mark_only(tmp_path: Path) -> None:
     partition = TopicPartition("t", 0)
     assert opened(tmp_path).find(partition) is None
     (tmp_path / "t-0").mkdir()
-    entry = opened(tmp_path).find(partition)
-    assert entry is not None
+    entry = existing(opened(tmp_path).find(partition))
     assert tmp_path / "t-0" == entry.path
 
 

@@ -28,6 +28,7 @@ from keeplast.survey.receipt_chain import (
     head_of,
     next_link,
 )
+from tests.support.existing import existing
 
 FILES = LocalFiles()
 
@@ -38,8 +39,7 @@ def written(path: Path, count: int) -> list[bytes]:
 
 
 def head(line: bytes) -> ChainHead:
-    found = head_of(line)
-    assert found is not None
+    found = existing(head_of(line))
     return found
 
 
@@ -126,8 +126,7 @@ def test_lines_of_earlier_versions_are_reported_as_unchained_and_bound(tmp_path:
 
 
 def test_a_chain_goes_on_in_the_file_that_follows_a_full_one(tmp_path: Path) -> None:
-    append = receipt_to(FILES, tmp_path / "r", bytes_max=300)
-    assert append is not None
+    append = existing(receipt_to(FILES, tmp_path / "r", bytes_max=300))
     lines = [append(b'{"version":2,"topic":"%d"}\n' % n) for n in range(4)]
     assert (tmp_path / "r.1").exists()
     chain = read_chain(tmp_path / "r", FILES)

@@ -32,6 +32,7 @@ from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.run.undo import UndoRound, drop_kept, find_undo, undo_newest
 from keeplast.survey.receipt_book import read_chain, read_entries, read_receipts, rounds_of
 from keeplast.survey.report import CleanReport, RoundReport
+from tests.support.existing import existing
 from tests.support.faulty_files import FaultyFiles
 from tests.support.flipped import flip
 from tests.support.log_builder import LogBuilder
@@ -142,8 +143,7 @@ def test_a_round_is_undone_byte_for_byte_with_its_checkpoint(root: Path) -> None
     assert (40, True) == (checkpoint(root), content(root) != before)
     (found,) = listed(root)
     assert (True, None, 40) == (found.is_in_place, found.refusal, found.end)
-    done = undo(root)
-    assert done is not None
+    done = existing(undo(root))
     assert (done.segments, done.round) == (found.segments, found.round)
     assert before == content(root)
     assert checkpoint(root) is None
@@ -229,8 +229,7 @@ def test_the_checkpoint_goes_back_to_where_it_was(root: Path) -> None:
 def test_trying_it_changes_nothing(root: Path) -> None:
     clean(root)
     after, names = content(root), kept(root)
-    found = undo(root, writes=False)
-    assert found is not None
+    found = existing(undo(root, writes=False))
     assert found.is_in_place
     assert (after, names, 40) == (content(root), kept(root), checkpoint(root))
 

@@ -36,6 +36,7 @@ from keeplast.tier.state.attached import DecisionState
 from tests.support.attached_loop import INTERVAL_MS, LoopWorld, caps
 from tests.support.attached_world import CLUSTER_ID
 from tests.support.daemon_world import Published
+from tests.support.existing import existing
 from tests.support.flipped import flip
 from tests.support.store_world import NarratedStore
 
@@ -69,8 +70,7 @@ def _alone(published: Published) -> Iterator[Published]:
 
 def states(world: LoopWorld, topic: str) -> list[DecisionState]:
     log = world.log()
-    found = log.find(world.name_of(topic))
-    assert found is not None
+    found = existing(log.find(world.name_of(topic)))
     return [each.state for each in log.decisions(found)]
 
 
@@ -278,8 +278,7 @@ def test_a_paused_partition_waits_until_it_is_resumed(world: LoopWorld) -> None:
     for topic in ("a", "b"):
         world.fill(topic, 8)
     log = world.log()
-    held = log.find(world.name_of("a"))
-    assert held is not None
+    held = existing(log.find(world.name_of("a")))
     log.set_paused(held, is_paused=True)
 
     def resume(times: int) -> None:
@@ -497,8 +496,7 @@ def test_a_topic_that_is_held_before_its_first_round_is_not_attached_by_that(
 
 
 def cleaned_to(world: LoopWorld, topic: str) -> int:
-    found = world.log().find(world.name_of(topic))
-    assert found is not None
+    found = existing(world.log().find(world.name_of(topic)))
     return found.cleaned_to
 
 

@@ -13,6 +13,7 @@ from keeplast.service.live import Control, LiveProgress, Pass, RoundProgress
 from keeplast.service.schedule import planned_round
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import Narrated
+from tests.support.existing import existing
 from tests.support.manual_clock import ManualClock
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -30,8 +31,7 @@ def live() -> LiveProgress:
 
 
 def at(live: LiveProgress, partition: TopicPartition) -> tuple[int, Pass | None]:
-    found = live.progress.of(partition)
-    assert found is not None
+    found = existing(live.progress.of(partition))
     return found.percent, found.at
 
 

@@ -42,6 +42,7 @@ from keeplast.service.status import (
 from keeplast.service.status_words import erased_sentence
 from keeplast.survey.report import PartitionReport, RoundReport, describe_error
 from keeplast.survey.request import PartitionRequest
+from tests.support.existing import existing
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,
@@ -237,8 +238,7 @@ def test_the_last_round_is_that_of_the_newest_receipt(tmp_path: Path) -> None:
     assert 2 == len(receipts)
     assert receipts == read_round_receipts(LocalFiles(), tmp_path / "none", path)
     found: Found = [log(tmp_path, PARTITION.partition)]
-    last = only(joined(tmp_path, found, receipts=receipts)).last_round
-    assert last is not None
+    last = existing(only(joined(tmp_path, found, receipts=receipts)).last_round)
     assert report.stats is not None
     assert (NOW_MS + 1, 0, 2, report.stats.bytes_read, 1) == (
         last.at_ms,

@@ -28,6 +28,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import MARKS
 from keeplast.tier.objects.stores import ObstoreObjects
 from keeplast.tier.state.holder import Holder, new_holder
+from tests.support.existing import existing
 from tests.support.heard_calls import hear
 from tests.support.log_builder import START_MS, Sender, text
 from tests.support.partition_maker import DAY_MS, clean_at
@@ -133,8 +134,7 @@ def test_a_refused_copy_is_reported_and_is_no_damage(world: StoreWorld) -> None:
     assert [] == narrated.of("set aside")
     assert report.snapshot.tier is not None
     assert report.snapshot.tier.refused_copies > 0
-    figures = published.facts(other.partition).figures
-    assert figures is not None
+    figures = existing(published.facts(other.partition).figures)
     assert 15 == figures.first_dirty
 
 
@@ -149,8 +149,7 @@ def test_replaced_segments_and_garbage_are_collected(world: StoreWorld) -> None:
     _, narrated, published = world.run()
     assert ["t-0"] == narrated.of("collected")
     assert 1 == len(world.objects(0))
-    tier = published.facts(0).tier
-    assert tier is not None
+    tier = existing(published.facts(0).tier)
     assert (0, "a") == (tier.orphans, tier.owner)
 
 
@@ -305,8 +304,7 @@ def test_another_hosts_partition_is_left_alone(world: StoreWorld) -> None:
 def test_a_partition_is_taken_over_when_asked_to(world: StoreWorld) -> None:
     world.log(0, 3)
     report, _, published = world.run(owner="b", takes_over=True)
-    tier = published.facts(0).tier
-    assert tier is not None
+    tier = existing(published.facts(0).tier)
     assert (1, "b", 1) == (report.rounds, tier.owner, tier.epoch)
 
 
@@ -369,8 +367,7 @@ def test_a_process_that_starts_again_succeeds_at_once_and_without_a_new_epoch(
     world.log(0, 3)
     world.open_as(holder).own(T0, takes_over=False)
     report, narrated, published = world.run()
-    tier = published.facts(0).tier
-    assert tier is not None
+    tier = existing(published.facts(0).tier)
     assert (1, [], 0) == (report.rounds, narrated.of("left alone"), tier.epoch)
 
 
@@ -455,8 +452,7 @@ def test_a_clock_that_was_ahead_holds_no_partition_up_when_it_is_right_again(
                 world.fill(0)
 
     report, narrated, published = world.run(idles=3, on_idle=gain, copies=True, receipt=receipt)
-    figures = published.facts(0).figures
-    assert figures is not None
+    figures = existing(published.facts(0).figures)
     assert (1, 0.0) == (report.rounds, figures.cleanable.ratio)
     assert any("behind the last receipt" in " ".join(line) for line in narrated.lines), (
         narrated.lines

@@ -27,6 +27,7 @@ from keeplast.service.store_answer import answer_from_store
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
 from tests.support import called
+from tests.support.existing import existing
 from tests.support.group_cluster import GroupCluster
 from tests.support.heard_calls import hear
 from tests.support.key_pair import write_operator_files
@@ -153,8 +154,7 @@ def test_readers_that_read_on_are_a_reason_for_a_round_once(store: Store) -> Non
 
 def test_a_status_and_a_key_s_answer_name_the_awaited_groups(store: Store) -> None:
     store.commit(TOMBSTONE)
-    readers = store.opened.status(PARTITION).readers
-    assert readers is not None
+    readers = existing(store.opened.status(PARTITION).readers)
     assert TOMBSTONE == readers.passed_to
     answer = answer_from_store(
         store.opened, [PARTITION], CleanerConfig(), store.clock.now_ms(), AskedKey(b"a")

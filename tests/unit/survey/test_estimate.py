@@ -31,6 +31,7 @@ from keeplast.survey import sample
 from keeplast.survey.report import Estimate
 from keeplast.survey.request import CleanRequest
 from tests.support.counting_files import CountingFiles
+from tests.support.existing import existing
 from tests.support.flipped import flip
 from tests.support.partition_maker import (
     NOW_MS,
@@ -106,8 +107,7 @@ def write_keys(
 
 
 def estimate_of(request: CleanRequest) -> Estimate:
-    estimate = last_round(coordinator(clock=StillClock()).plan(request)).estimate
-    assert estimate is not None
+    estimate = existing(last_round(coordinator(clock=StillClock()).plan(request)).estimate)
     return estimate
 
 

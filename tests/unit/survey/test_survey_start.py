@@ -12,6 +12,7 @@ from keeplast.format import offset_index
 from keeplast.format.filename import CLEANER_CHECKPOINT, INDEX
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
+from tests.support.existing import existing
 from tests.support.log_builder import LogBuilder, text
 
 TOPIC = TopicConfig(
@@ -61,7 +62,6 @@ def test_a_place_before_the_first_dirty_batch_is_taken(log: LogBuilder, number: 
     log.path(0, INDEX).write_bytes(offset_index.encode([(number, at)]))
     found = open_log(log.directory)
     report = found.clean(replace(TOPIC, index_interval_bytes=1))
-    stats = report.rounds[-1].stats
-    assert stats is not None
+    stats = existing(report.rounds[-1].stats)
     assert len(KEYS) - number == stats.map_messages_read
     assert WINNERS == [record.offset for record in found.records()]

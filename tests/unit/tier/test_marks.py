@@ -16,6 +16,7 @@ from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import MARKS, STORE_NAME, ObjectPlace
 from keeplast.tier.objects.stores import open_objects
+from tests.support.existing import existing
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS
 
@@ -253,8 +254,7 @@ def test_a_store_from_before_there_were_names_gets_one_with_its_next_commit(plac
     marks.beginning()
     assert None is find_name(store)
     marks.committing()
-    name = find_name(store)
-    assert name is not None
+    name = existing(find_name(store))
     assert name.encode() == bytes(place.objects.read_range(STORE_NAME, 0, 32))
     marks.begin_turn()
     marks.committing()

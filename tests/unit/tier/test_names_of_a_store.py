@@ -12,6 +12,7 @@ from keeplast.format.filename import parse_partition_directory
 from keeplast.model.partition import INT32_MAX, TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.objects.object_store import partition_prefix
+from tests.support.existing import existing
 from tests.support.metadata_contract import TOPIC_ID
 from tests.support.store_world import COMPACTED, StoreWorld
 
@@ -50,8 +51,7 @@ def test_no_path_or_key_is_made_of_a_name_that_no_broker_takes(tmp_path: Path, t
 def test_every_name_that_a_broker_takes_is_taken(topic: str) -> None:
     partition = TopicPartition(topic, INT32_MAX)
     assert partition == partition.checked()
-    found = parse_partition_directory(str(partition))
-    assert found is not None
+    found = existing(parse_partition_directory(str(partition)))
     assert partition == found.partition
 
 

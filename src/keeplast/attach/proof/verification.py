@@ -183,9 +183,9 @@ class AttachedVerifier:
         for _ in range(LOOKS_MAX):
             looked = self._look(topic, number)
             report, end = self._judge(topic, number, looked, settings)
-            if report.verdict is not Verdict.BROKEN or (
-                self._look(topic, number).standing(end) == looked.standing(end)
-            ):
+            if report.verdict is not Verdict.BROKEN:
+                return report
+            if self._look(topic, number).standing(end) == looked.standing(end):
                 return report
         raise ConflictError(
             "the partition changed whenever it was read; verify again when no process compacts it. "
@@ -254,9 +254,9 @@ class AttachedVerifier:
         with tempfile.TemporaryDirectory(
             prefix="keeplast-verify-", dir=settings.temporary
         ) as directory:
-            aborted = (
-                self._aborted(effective.ranges, sources) if is_folded else TransactionOutcomes()
-            )
+            aborted = TransactionOutcomes()
+            if is_folded:
+                aborted = self._aborted(effective.ranges, sources)
             law = self._law(found, ground, sources, aborted, settings, Path(directory))
             count = self._read(topic, number, effective, found, law, settings, end)
             keys = law.finish()

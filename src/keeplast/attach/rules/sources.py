@@ -408,9 +408,9 @@ def is_in_lineage(segment: RemoteLogSegment, lineage: Sequence[LeaderEpoch]) -> 
     starts = {each.epoch: each.start_offset for each in lineage}
     epochs = sorted(starts)
     for place, (epoch, start, end) in enumerate(epoch_ranges(segment)):
-        if epoch not in starts or (
-            (start < starts[epoch]) if place == 0 else (start != starts[epoch])
-        ):
+        if epoch not in starts:
+            return False
+        if (start < starts[epoch]) if place == 0 else (start != starts[epoch]):
             return False
         later = [starts[each] for each in epochs if each > epoch]
         if later and end >= min(later):

@@ -1,5 +1,7 @@
 """Single rows next to the partitions: facts of a store, kept folds and texts, leases, sums by day.
 
+What opens all tables of a store or of a decision log lies here too (:class:`OpenedTables`).
+
 Each is changed under the lock of its own row; none decides what is live. What a reader must not
 break, by kind:
 

@@ -173,6 +173,8 @@ class HoldRows:
 
     def _lock_attached(self, connection: Connection, point: AttachedPoint) -> Locked:
         row = find_row(connection, point.name, locks=True)
+        known = point.known
+        seen = None if known is None else (known.cleaned_to, known.cleaned_for)
         if row is None:
             # A process that attaches it meets this row, and its lock. It is not attached by being
             # held.
@@ -182,9 +184,7 @@ class HoldRows:
                 detached_ms=now_ms,
             )  # fmt: skip
             row = find_row(connection, point.name, locks=True)
-        elif point.known is None or (int(row["cleaned_to"]), int(row["cleaned_for"])) != (
-            point.known.cleaned_to, point.known.cleaned_for,
-        ):  # fmt: skip
+        elif (int(row["cleaned_to"]), int(row["cleaned_for"])) != seen:
             raise _changed(f"{point.name.partition.topic}-{point.name.partition.partition}")
         if row is None:
             raise _changed(encode_id(point.name.partition.topic_id))

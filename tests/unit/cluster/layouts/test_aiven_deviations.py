@@ -43,6 +43,7 @@ from keeplast.errors import (
     InvariantError,
     RefusedError,
 )
+from tests.support.existing import existing
 from tests.support.plugin_vectors import PluginCase, read_case
 
 Change = Callable[[dict[str, Any]], object]
@@ -361,8 +362,7 @@ def test_no_plain_key_leaves_the_process(world: World) -> None:
     case = world.take("A-enc-10000")
     case.place(world.root)
     layout = world.layout()
-    sealing = decode_manifest(case.objects["rsm-manifest"]).sealing
-    assert sealing is not None
+    sealing = existing(decode_manifest(case.objects["rsm-manifest"]).sealing)
     cipher = layout.keys.open(sealing)
     with pytest.raises(TypeError):
         pickle.dumps(cipher)

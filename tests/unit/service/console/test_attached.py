@@ -37,6 +37,7 @@ from tests.support.attached_world import (
     AttachedWorld,
 )
 from tests.support.console_site import NOW_MS, FixedSource, Site
+from tests.support.existing import existing
 from tests.support.waiting import wait_until
 
 SCOPE = PartitionChoice(topics=(PARTITION.topic,))
@@ -255,8 +256,7 @@ def test_a_loop_says_why_a_partition_waits(world: AttachedWorld) -> None:
     compacted(world)
     with watcher(world) as looking:
         view = looking.view()
-    at = view.attached
-    assert at is not None
+    at = existing(view.attached)
     facts = PartitionFacts(
         at.partitions[0].partition, Path("orders-0"), State.REFUSED, "retention is set"
     )

@@ -23,6 +23,7 @@ from keeplast.service.place_loop import PlaceView, ViewTerms
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.console_site import NOW_MS, VIEWER, FixedSource, Site
+from tests.support.existing import existing
 from tests.support.manual_clock import ManualClock
 from tests.support.verified_world import VerifiedWorld
 
@@ -45,8 +46,7 @@ def view_of(clock: Clock, *partitions: int) -> PlaceView:
 
 
 def scanner(*partitions: int) -> HeaderScanner:
-    scan = view_of(ManualClock(NOW_MS), *partitions).scan
-    assert scan is not None
+    scan = existing(view_of(ManualClock(NOW_MS), *partitions).scan)
     return scan
 
 

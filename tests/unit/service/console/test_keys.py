@@ -36,6 +36,7 @@ from tests.support.console_site import (
     directory_view,
     searches_in,
 )
+from tests.support.existing import existing
 from tests.support.manual_clock import ManualClock
 from tests.support.small_log import batch, write_log
 from tests.support.waiting import wait_until
@@ -391,8 +392,7 @@ def test_a_store_is_searched_as_tier_explain_does(source: FixedSource, tmp_path:
         ("copy", str(SAMPLE), url, "--new", "--objects", objects, "--topic", "orders"),
     ):
         called.run(*arguments, code=0)
-    find = StoredLogs(url).view(ALL_PARTITIONS, ViewTerms()).find
-    assert find is not None
+    find = existing(StoredLogs(url).view(ALL_PARTITIONS, ViewTerms()).find)
     searches = KeySearches(find, ManualClock(NOW_MS), SearchLimits())
     site = Site(source, searches=searches)
     expected = CliRunner().invoke(

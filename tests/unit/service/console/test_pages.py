@@ -56,6 +56,7 @@ from tests.support.console_site import (
     with_segments,
 )
 from tests.support.daemon_world import Narrated
+from tests.support.existing import existing
 from tests.support.manual_clock import ManualClock
 
 
@@ -665,8 +666,7 @@ def test_what_follows_the_rounds_under_way_says_whose_end_it_begins_with(
     assert "; it is 2nd in the queue." in row(site, "orders-1")
     live.chosen((Choice(one, "overdue"),))
     assert "; it begins when orders-0 has ended." in row(site, "orders-1")
-    found = source.found.snapshot
-    assert found is not None
+    found = existing(source.found.snapshot)
     others = tuple(Choice(TopicPartition("more", n), "overdue") for n in range(6))
     queue = (*others[:2], Choice(two, "overdue"))
     source.found = replace(source.found, snapshot=replace(found, queue=queue))

@@ -195,6 +195,8 @@ def _parameter(found: Any) -> Parameter:
 
 
 def _metavar(found: Any, is_argument: bool) -> str:
+    if is_argument and found.nargs == -1:
+        return f"{found.metavar}..."
     if found.metavar:
         return str(found.metavar)
     if is_argument:

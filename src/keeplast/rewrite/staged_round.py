@@ -179,8 +179,7 @@ class StagedRound:
             self._failures.append(result)
             return
         if isinstance(result, Marked):
-            plan = replace(self.task.plan, aborted=result.aborted)
-            self.task = replace(self.task, plan=plan)
+            self.task = replace(self.task, plan=replace(self.task.plan, aborted=result.aborted))
             return
         if isinstance(result, Unmarked):
             self._is_unmarked = True

@@ -106,6 +106,9 @@ def answer_from_directory(
     With ``runner`` its tasks read the logs and the files next to them, each those of one partition;
     they open their files by ``recipe``. What is left of partitions without a log is read here.
     """
+    faults = refused(selection)
+    if asked.offset is not None and faults and not selection.partitions:
+        raise faults[0][1]
     asked.require_one(len(selection.partitions))
     root = selection.directory.root
     receipts = read_round_receipts(files, root, receipt)
@@ -125,7 +128,6 @@ def answer_from_directory(
         for each in selection.partitions
     ]  # fmt: skip
     parts: list[ExplainedPartition] = []
-    faults = refused(selection)
     roots = (root,) if recipe.is_on_disk(root) else ()
     answers = ask_each(logs, AskedLog.ask, memory_bytes, planned, progressed, runner, roots)
     for answer in found_parts(answers, asked, faults):

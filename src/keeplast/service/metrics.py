@@ -34,7 +34,12 @@ Value = TypeVar("Value")
 
 
 class Measure(Struct, Generic[Of, Value], frozen=True):
-    """A metric, and what its value is made of; the exposed name of a counter ends in ``_total``."""
+    """A metric, and what its value is made of; a value of None is left out.
+
+    The exposed name of a counter ends in ``_total``. ``is_counter`` says it where both kinds are in
+    one list, that of a live cluster's remote tier. Its others are of the last 24 hours and count
+    all hosts.
+    """
 
     name: str
     about: str

@@ -292,8 +292,7 @@ def _expired_words(due: r.ExpiredDue) -> str:
 def basis_words(basis: ErasureBasis) -> str:
     """Say what the date of an erasure rests on, or why there is none."""
     held = "" if basis.limit is None else limit_words(basis.limit)
-    segment = f"segment {basis.base_offset}"
-    return _BASES[basis.kind].format(held=held, segment=segment)
+    return _BASES[basis.kind].format(held=held, segment=f"segment {basis.base_offset}")
 
 
 def expiry_words(reason: e.ExpiryReason) -> str:

@@ -121,7 +121,7 @@ def test_settings_of_a_directory_are_those_that_are_given(data: Path) -> None:
     place = keeplast.DirectoryLogs(data, config={"cleanup.policy": "compact"})
     assert {"t-0": [1], "t-1": []} == found_in(keeplast.explain_place(place, key=BEN))
     unknown = keeplast.explain_place(data, key=BEN)
-    assert ({}, 2) == (found_in(unknown), len(unknown.left_out))
+    assert ({}, 2) == (found_in(unknown), len(unknown.faults))
 
 
 def test_a_hold_is_added_seen_and_released(place: AskedPlace | Path) -> None:

@@ -90,8 +90,7 @@ def placed(
     url = take_in(data, tmp_path)
     yield Placed(
         kind, (url, "--owner", "me"), f'at = "{url}"\nowner = "me"\n', ("--topic", "t"), ("t", 0),
-        lambda: spoil(each for each in (tmp_path / "objects").rglob("*.log") if "t/0" in str(each)
-                      or "t-0" in str(each)),
+        lambda: spoil((tmp_path / "objects").glob("t-0/**/*.log")),
     )  # fmt: skip
 
 

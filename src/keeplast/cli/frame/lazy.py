@@ -179,7 +179,7 @@ class TwoHelps:
         written = copy(self)
         if shutil.get_terminal_size().columns < COLUMNS_MIN:
             written.rich_markup_mode = None  # Plain lines, which fold.
-        # Every argument is text, which a reader need not be shown.
+        # Python's name of an argument's type says nothing to a reader.
         written.params = [
             _changed(each, display_type_rich=lambda ctx: None)
             if each.param_type_name == "argument"

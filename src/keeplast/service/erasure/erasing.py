@@ -397,7 +397,7 @@ def uncompacted(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:
 
 
 def refused(selection: Selection) -> list[tuple[TopicPartition, Exception]]:
-    """Return the partitions whose cleanup policy is not known."""
+    """Return the partitions whose topic is refused, as where its cleanup policy is not known."""
     return [
         (TopicPartition(each.topic, each.partition), each.rounds[-1].failure)
         for each in selection.decided

@@ -264,12 +264,16 @@ def _log_parts(written: WrittenLogs) -> list[RenderableType]:
     from rich.text import Text
 
     from keeplast.cli.show.rounds import ends_line
-    from keeplast.cli.show.tables import filled, new_table
+    from keeplast.cli.show.tables import new_table
     from keeplast.model.text import format_bytes, format_count, format_counted
 
-    table = filled(
-        new_table("partition", ">segments", ">bytes", ">log", "written to"),
-        (
+    table = new_table(
+        "partition",
+        ">segments",
+        ">bytes",
+        ">log",
+        "written to",
+        rows=(
             (
                 Text(printable(str(each.partition))),
                 format_count(each.segments),
@@ -311,14 +315,20 @@ def _offsets_text(text: str) -> str:
 
 
 def _table(done: Export, *, has_end: bool, is_incremental: bool) -> RenderableType:
-    from keeplast.cli.show.tables import filled, new_table
+    from keeplast.cli.show.tables import new_table
     from keeplast.model.text import format_bytes
 
     ends = (">as of offset",) if has_end else ()
     starts = (">read from offset",) if is_incremental else ()
-    return filled(
-        new_table("partition", ">keys", ">Parquet", ">tasks", *starts, *ends, ">go on at offset"),
-        (
+    return new_table(
+        "partition",
+        ">keys",
+        ">Parquet",
+        ">tasks",
+        *starts,
+        *ends,
+        ">go on at offset",
+        rows=(
             (
                 printable(str(each.partition)),
                 f"{each.records:,}",

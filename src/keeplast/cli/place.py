@@ -45,15 +45,18 @@ def list_places(
     """List the named places, and the file that names each."""
     from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result
-    from keeplast.cli.show.tables import filled, new_table
+    from keeplast.cli.show.tables import new_table
     from keeplast.config.place_properties import PROPERTIES
     from keeplast.config.places import place_files, place_tables, read_table
     from keeplast.model.text import printable, shown_url
 
     if properties:
-        table = filled(
-            new_table("property", "of", "written as", ""),
-            (
+        table = new_table(
+            "property",
+            "of",
+            "written as",
+            "",
+            rows=(
                 (prop.name, ", ".join(sorted(prop.kinds)), prop.type, prop.about)
                 for prop in PROPERTIES
             ),
@@ -71,9 +74,12 @@ def list_places(
     if not as_json and not found:
         print_result("no places; keeplast place add NAME PLACE names one")
     elif not as_json:
-        table = filled(
-            new_table("place", "kind", "at", "file"),
-            (
+        table = new_table(
+            "place",
+            "kind",
+            "at",
+            "file",
+            rows=(
                 (each.name, each.kind, printable(shown_url(each.address)), str(file))
                 for file, each in found
             ),

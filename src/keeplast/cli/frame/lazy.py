@@ -180,16 +180,16 @@ class TwoHelps:
         if shutil.get_terminal_size().columns < COLUMNS_MIN:
             written.rich_markup_mode = None  # Plain lines, which fold.
         # Python's name of an argument's type says nothing to a reader.
-        written.params = [
+        arguments = [
             _changed(each, display_type_rich=lambda ctx: None)
-            if each.param_type_name == "argument"
-            else each
             for each in self.params
+            if each.param_type_name == "argument"
         ]
+        options = [each for each in self.params if each.param_type_name == "option"]
+        written.params = arguments + options
         if not ctx.meta.get(HELP_ALL):
-            arguments = [each for each in written.params if each.param_type_name == "argument"]
-            options = [_changed(each, rich_help_panel=None) for each in self.shown_options()]
-            written.params = arguments + options
+            shown = [_changed(each, rich_help_panel=None) for each in self.shown_options()]
+            written.params = arguments + shown
             written._help_all = _changed(self._help_all, hidden=True)
             if left := len(self.params) - len(written.params):
                 written.epilog = f"{left} more: {ctx.command_path} {HELP_ALL}"

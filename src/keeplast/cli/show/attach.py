@@ -30,7 +30,7 @@ from rich.text import Text
 from keeplast.attach.rounds.round import RoundCosts
 from keeplast.cli.show.output import stderr_console
 from keeplast.cli.show.picture import MARKS, PicturedSegment, draw_bar, draw_places
-from keeplast.cli.show.tables import filled, new_table
+from keeplast.cli.show.tables import new_table
 from keeplast.clock import utc_text
 from keeplast.cluster.live_cluster import METADATA_TOPIC
 from keeplast.cluster.metadata_cache import SegmentSum
@@ -88,17 +88,15 @@ def shared_lines(sentences: Iterable[tuple[TopicPartition, str]], about: str) ->
 
 def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:
     """Return what rounds cost at most; the records stay in the metadata topic."""
-    return filled(
-        new_table(
-            "partition",
-            ">sources",
-            ">outputs",
-            ">read at most",
-            ">written at most",
-            ">requests, about",
-            ">metadata records",
-        ),
-        (
+    return new_table(
+        "partition",
+        ">sources",
+        ">outputs",
+        ">read at most",
+        ">written at most",
+        ">requests, about",
+        ">metadata records",
+        rows=(
             (
                 Text(printable(str(partition))),
                 format_count(each.sources),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.tables import filled, new_table
+from keeplast.cli.show.tables import new_table
 from keeplast.config.definition import Definition, Scope, value_range
 from keeplast.config.layers import variable_of
 from keeplast.config.places import PropertyRow
@@ -28,9 +28,12 @@ WIDTH = 88
 
 def definitions_table(definitions: Iterable[Definition]) -> Table:
     """Return a row per setting: its default, its range, and whether it acts."""
-    return filled(
-        new_table("=setting", "default", "range", "acts"),
-        (
+    return new_table(
+        "=setting",
+        "default",
+        "range",
+        "acts",
+        rows=(
             (
                 each.key,
                 shown_value(each, each.default),
@@ -44,9 +47,11 @@ def definitions_table(definitions: Iterable[Definition]) -> Table:
 
 def values_table(values: Sequence[tuple[Definition, Effective]], root: Path | None) -> Table:
     """Return a row per setting: the value that counts, and who said so."""
-    return filled(
-        new_table("=setting", "value", "from"),
-        (
+    return new_table(
+        "=setting",
+        "value",
+        "from",
+        rows=(
             (
                 definition.key,
                 Text(printable(shown_value(definition, found.value))),
@@ -59,9 +64,11 @@ def values_table(values: Sequence[tuple[Definition, Effective]], root: Path | No
 
 def properties_table(rows: Iterable[PropertyRow]) -> Table:
     """Return a row per property of a place: its value, and the source that gave it."""
-    return filled(
-        new_table("=property", "value", "from"),
-        (
+    return new_table(
+        "=property",
+        "value",
+        "from",
+        rows=(
             (
                 each.property,
                 Text(printable(each.value or "")),

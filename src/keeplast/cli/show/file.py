@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from rich.table import Table
 
-from keeplast.cli.show.tables import cells, filled, new_table
+from keeplast.cli.show.tables import cells, new_table
 from keeplast.clock import time_text
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import (
@@ -80,9 +80,9 @@ class FileView(Struct, frozen=True):
 
     def table(self, limit: int) -> Table:
         """Return the first ``limit`` entries for a person; times in UTC."""
-        return filled(
-            new_table(*(f">{name}" for name in self.columns)),
-            (
+        return new_table(
+            *(f">{name}" for name in self.columns),
+            rows=(
                 cells(
                     [
                         time_text(value) if name == "timestamp" else value
@@ -238,12 +238,9 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
     """
     found = beside_rounds(receipts, subject_of)
     has_verdicts = any(verdict is not None for _, verdict in found)
-    return filled(
-        new_table(
+    return new_table(
             "partition", "=clock", ">offsets", ">bytes", ">records", "records that went",
-            *(["verdict"] if has_verdicts else []),
-        ),
-        (
+            *(["verdict"] if has_verdicts else []), rows=(
             (
                 *cells(["all" if each.partition is None else each.partition]),
                 time_text(each.now_ms),
@@ -251,8 +248,7 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
                 *([] if verdict is None else [printable(verdict.words)]),
             )
             for each, verdict in found
-        ),
-    )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _what_went(each: Entry) -> tuple[str, str, str, str]:

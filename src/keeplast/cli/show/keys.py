@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.tables import filled, new_table
+from keeplast.cli.show.tables import new_table
 from keeplast.clock import time_text
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.text import printable, shown_bytes
@@ -117,9 +117,13 @@ def _where(place: KeyPlace) -> str:
 
 def requests_table(requests: Sequence[ErasureRequest]) -> Table:
     """Return the requests, one a line."""
-    return filled(
-        new_table("request", "=made", "topics", ">keys", "hash key"),
-        (
+    return new_table(
+        "request",
+        "=made",
+        "topics",
+        ">keys",
+        "hash key",
+        rows=(
             (
                 each.request_id,
                 time_text(each.created_ms)[:19],

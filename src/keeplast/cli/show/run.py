@@ -17,7 +17,7 @@ from rich.table import Table
 from keeplast.cleaner.log_order import Choice
 from keeplast.cli.show.output import say, stderr_console
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.tables import cells, filled, new_table
+from keeplast.cli.show.tables import cells, new_table
 from keeplast.clock import Clock, time_text
 from keeplast.config.place_properties import PlaceKind
 from keeplast.model.partition import TopicPartition
@@ -242,9 +242,14 @@ def _attached_sentences(totals: AttachedTotals) -> list[str]:
 
 def run_table(report: RunReport) -> Table:
     """Return the partitions as the run leaves them."""
-    return filled(
-        new_table("partition", ">rounds", ">clean to", ">dirty", "state", "why"),
-        (
+    return new_table(
+        "partition",
+        ">rounds",
+        ">clean to",
+        ">dirty",
+        "state",
+        "why",
+        rows=(
             (
                 *cells([each.partition]),
                 str(each.rounds),

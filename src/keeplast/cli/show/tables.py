@@ -28,18 +28,16 @@ def document_row(row: Row) -> Row:
 
 def batches_table(rows: Iterable[Row]) -> Table:
     """Return batches, one a line."""
-    return filled(
-        new_table(
-            ">position",
-            ">offsets",
-            ">records",
-            ">bytes",
-            "codec",
-            "=greatest time",
-            "producer",
-            "attributes",
-        ),
-        (
+    return new_table(
+        ">position",
+        ">offsets",
+        ">records",
+        ">bytes",
+        "codec",
+        "=greatest time",
+        "producer",
+        "attributes",
+        rows=(
             (
                 str(row["position"]),
                 f"{row['base_offset']}..{row['last_offset']}",
@@ -72,8 +70,8 @@ def records_table(rows: Iterable[Row]) -> Table:
     return table
 
 
-def new_table(*headings: str) -> Table:
-    """Return an empty table whose texts fold where the screen is narrow.
+def new_table(*headings: str, rows: Iterable[Iterable[RenderableType | None]] = ()) -> Table:
+    """Return a table of ``rows`` whose texts fold where the screen is narrow.
 
     A heading that begins with ``>`` is over numbers, one that begins with ``=`` over something else
     that stays in one line.
@@ -85,11 +83,6 @@ def new_table(*headings: str) -> Table:
             heading.lstrip(">="), justify="right" if is_number else "left",
             no_wrap=heading.startswith((">", "=")), overflow="fold",
         )  # fmt: skip
-    return table
-
-
-def filled(table: Table, rows: Iterable[Iterable[RenderableType | None]]) -> Table:
-    """Return ``table`` with ``rows`` added to it."""
     for row in rows:
         table.add_row(*row)
     return table
@@ -156,12 +149,9 @@ def summary_table(report: CleanReport) -> Table:
 
 def bounds_table(report: CleanReport) -> Table:
     """Return a row per partition: what would be read, from where to where; all of it exact."""
-    return filled(
-        new_table(
+    return new_table(
             "partition", ">log", ">first dirty", ">cleans to", ">clean", ">cleanable", ">ratio",
-            ">groups", "shape",
-        ),
-        (
+            ">groups", "shape", rows=(
             (
                 Text(_name(partition)),
                 f"{_offset(last.log_start)}..{_offset(last.log_end)}",
@@ -174,8 +164,7 @@ def bounds_table(report: CleanReport) -> Table:
                 _shape(last),
             )
             for partition, last in _last_rounds(report)
-        ),
-    )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _last_rounds(report: CleanReport) -> Iterator[tuple[PartitionReport, RoundReport]]:

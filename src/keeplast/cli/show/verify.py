@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.tables import filled, new_table
+from keeplast.cli.show.tables import new_table
 from keeplast.clock import time_text
 from keeplast.inspect.preview import PreviewedRecord, StrategyPreview
 from keeplast.inspect.verified_log import Check, Finding, VerificationReport
@@ -26,9 +26,11 @@ KEY_CHARACTERS = 40
 
 def render(report: VerificationReport) -> list[RenderableType]:
     """Return what is printed for one partition."""
-    table = filled(
-        new_table("check", "verdict", "claim"),
-        ((check.name, check.verdict.value, check.claim) for check in report.checks),
+    table = new_table(
+        "check",
+        "verdict",
+        "claim",
+        rows=((check.name, check.verdict.value, check.claim) for check in report.checks),
     )
     lines = [f"{check.name}: {line}" for check in report.checks for line in _lines(check)]
     heading = f"{report.name}: {report.verdict.value}"
@@ -113,9 +115,14 @@ def _far_ahead_sentence(preview: StrategyPreview) -> list[str]:
 
 
 def _changes_table(preview: StrategyPreview) -> Table:
-    return filled(
-        new_table("key", "", ">offset", "=timestamp", ">version", ""),
-        (
+    return new_table(
+        "key",
+        "",
+        ">offset",
+        "=timestamp",
+        ">version",
+        "",
+        rows=(
             row
             for each in preview.changes
             for row in (
@@ -141,9 +148,11 @@ def _cells(candidate: PreviewedRecord) -> tuple[str, str, str, str]:
 
 def _far_ahead_table(preview: StrategyPreview) -> Table:
     show = _choose_format(preview)
-    return filled(
-        new_table("key", ">offset", ">version" if preview.header else "timestamp"),
-        ((_key(each.key), str(each.offset), show(each.version)) for each in preview.far_ahead),
+    return new_table(
+        "key",
+        ">offset",
+        ">version" if preview.header else "timestamp",
+        rows=((_key(each.key), str(each.offset), show(each.version)) for each in preview.far_ahead),
     )
 
 

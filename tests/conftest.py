@@ -40,6 +40,7 @@ from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, LONG_PROFILE, PR
 if TYPE_CHECKING:
     from keeplast.cluster.layouts.aiven_encryption import KeyRing
     from keeplast.pipeline.runner import SparkRunner
+    from tests.support.replay import Cleaning
     from tests.support.shared_spark import SharedSpark
 
 TURN = pytest.StashKey[Turn]()
@@ -135,6 +136,26 @@ def spark_runner(shared_spark: SharedSpark) -> Iterator[SparkRunner]:
     """A runner of the shared session."""
     with shared_spark.runner() as runner:
         yield runner
+
+
+@pytest.fixture(scope="session")
+def local_cleaning() -> Iterator[Cleaning]:
+    """Cleans in this process, with threads."""
+    from keeplast.run.local_runner import LocalRunner
+    from tests.support.cleanings import in_process
+
+    with LocalRunner(cores=2) as runner:
+        yield in_process(runner)
+
+
+@pytest.fixture(scope="session")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Aiven's plugin wrote, a directory a case; tests must not write into it."""
+    from tests.support.plugin_vectors import unpack_vectors
+
+    directory = tmp_path_factory.mktemp("plugin")
+    unpack_vectors(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

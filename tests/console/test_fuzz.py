@@ -303,8 +303,7 @@ async def waits(
 
     Only in places there are: were every connection held, the next one would be cut off unanswered.
     """
-    wrong = bearer_of(Headers(scope=scope)) not in (None, ACTOR)
-    if wrong and self._answers <= gate.ANSWERS_MAX:
+    if self._answers <= gate.ANSWERS_MAX and bearer_of(Headers(scope=scope)) not in (None, ACTOR):
         await anyio.sleep(SECONDS_MAX)
     await answer(self, scope, receive, send)
 

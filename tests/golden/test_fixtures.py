@@ -6,13 +6,11 @@ differs on purpose, ``ours/<case>.json`` holds what is expected instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from keeplast.run.local_runner import LocalRunner
 from tests.support.archive import names
 from tests.support.cases import load_case
 from tests.support.cleanings import in_process
@@ -24,13 +22,6 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 NAMES = names(HERE / "fixtures.tar.xz")
-
-
-@pytest.fixture(scope="session")
-def local_cleaning() -> Iterator[Cleaning]:
-    """Cleans in this process, with threads."""
-    with LocalRunner(cores=2) as runner:
-        yield in_process(runner)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ import pytest
 
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.model.topic_config import Shape
+from keeplast.rewrite import shared_group
 from keeplast.run.local_runner import LocalRunner
 from tests.support.archive import names
 from tests.support.cases import load_case
@@ -31,7 +32,9 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
-    with LocalRunner(cores=2) as started:
+    """Return threads that cut segments as small as those of the cases."""
+    with LocalRunner(cores=2) as started, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shared_group, "PART_BYTES", 150)
         yield started
 
 

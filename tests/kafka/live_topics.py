@@ -54,7 +54,18 @@ Read = tuple[int, bytes | None, bytes | None]
 
 
 @dataclass(slots=True)
-class LiveTopics:
+class Deliveries:
+    """Notes why records were not delivered."""
+
+    failures: list[KafkaError] = field(default_factory=list, kw_only=True)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.failures.append(error)
+
+
+@dataclass(slots=True)
+class LiveTopics(Deliveries):
     """All topics of one broker, their producers, and what readers must end up with."""
 
     address: str
@@ -63,7 +74,6 @@ class LiveTopics:
         default_factory=lambda: {topic: {} for topic in TOPICS}
     )
     offsets: dict[str, int] = field(default_factory=dict)
-    failures: list[KafkaError] = field(default_factory=list)
     _producers: dict[str, Producer] = field(default_factory=dict)
     _pending: dict[bytes, bytes] = field(default_factory=dict)
     _round: int = 0
@@ -252,10 +262,6 @@ class LiveTopics:
             topic, key=key, value=value, headers=[("round", b"%d" % self._round)],
             on_delivery=self._delivered,
         )  # fmt: skip
-
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self.failures.append(error)
 
     def _producer(self, topic: str) -> Producer:
         if topic in self._producers:

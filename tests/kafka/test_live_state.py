@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import keeplast
 from keeplast.model.topic_config import Strategy, TopicConfig
 from tests.kafka.broker import VERSIONS, Broker
-from tests.kafka.live_topics import SEGMENT_BYTES, WAIT_SECONDS
+from tests.kafka.live_topics import SEGMENT_BYTES, WAIT_SECONDS, Deliveries
 from tests.support import called
 
 pytestmark = [pytest.mark.kafka, pytest.mark.parametrize("version", VERSIONS)]
@@ -47,12 +47,11 @@ Held = dict[tuple[int, bytes], tuple[int, bytes | None]]
 
 
 @dataclass(slots=True)
-class Writers:
+class Writers(Deliveries):
     """Producers of a topic: a plain one, one that ends its transactions, one that does not."""
 
     address: str
     dice: random.Random = field(default_factory=lambda: random.Random(7))
-    failures: list[KafkaError] = field(default_factory=list)
     _producers: list[Producer] = field(default_factory=list)
     _sent: int = 0
 
@@ -106,10 +105,6 @@ class Writers:
                 on_delivery=self._delivered,
             )
         assert 0 == producer.flush(WAIT_SECONDS)
-
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self.failures.append(error)
 
 
 def read_on(address: str, state: keeplast.LiveState) -> None:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from keeplast.run.local_runner import LocalRunner
 from tests.kafka.oracle.build_case import build_case
 from tests.kafka.oracle.driver import Oracle
 from tests.kafka.oracle.random_log import random_case
 from tests.support.cases import Case, load_case
-from tests.support.cleanings import by_command, in_process
+from tests.support.cleanings import by_command
 from tests.support.replay import Cleaning, replay
 
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
@@ -29,13 +27,6 @@ COMMAND_SEEDS = 10
 LONG_LOG_APPENDS = 600
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture(scope="session")
-def local_cleaning() -> Iterator[Cleaning]:
-    """Cleans in this process, with threads."""
-    with LocalRunner(cores=2) as runner:
-        yield in_process(runner)
 
 
 def _assert_kafka_accepts(oracle: Oracle, case: Case, data_directory: Path) -> None:

@@ -10,12 +10,18 @@ from hashlib import sha512
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka.broker import HEAP, QUICK_START, Broker, broker_libs
 from tests.kafka.cluster import Cluster
-from tests.kafka.live_topics import SEGMENT_BYTES, WAIT_SECONDS, final_state, read_to_end
+from tests.kafka.live_topics import (
+    SEGMENT_BYTES,
+    WAIT_SECONDS,
+    Deliveries,
+    final_state,
+    read_to_end,
+)
 from tests.support.page_steps import ROOT, PageShell, read_section, read_steps
 
 pytestmark = pytest.mark.kafka
@@ -42,12 +48,12 @@ TOOLS = {
 }
 
 
-class Load:
+class Load(Deliveries):
     """Sends to a topic, a third of it deletes of a few keys, and knows what must be left."""
 
     def __init__(self, bootstrap: str) -> None:
         self.latest: dict[bytes, bytes] = {}
-        self.failures: list[KafkaError] = []
+        super().__init__()
         self._sent = 0
         self._producer = Producer(
             {
@@ -71,10 +77,6 @@ class Load:
                 self.latest[key] = value
         assert 0 == self._producer.flush(WAIT_SECONDS)
         assert [] == self.failures
-
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self.failures.append(error)
 
 
 def create_topic(admin: AdminClient) -> None:

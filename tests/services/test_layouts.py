@@ -18,20 +18,13 @@ from keeplast.cluster.layouts.open import open_layout
 from keeplast.errors import ConflictError, CorruptError
 from keeplast.tier.objects.stores import PART_BYTES, ObstoreObjects, open_tree
 from tests.services.conftest import S3
-from tests.support.plugin_vectors import CASES, PluginCase, read_case, unpack_vectors
+from tests.support.plugin_vectors import CASES, PluginCase, read_case
 from tests.support.remote_segments import PARTITION, remote_segment
 
 pytestmark = pytest.mark.services
 
 SEGMENTS = 1100
 Open = Callable[[str], AivenLayout]
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("plugin")
-    unpack_vectors(directory)
-    return directory
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import Engine
 
 from keeplast.attach.held import publication
@@ -45,7 +44,7 @@ from tests.support.live_world_objects import RemoteTier
 from tests.support.live_world_ports import HostCluster
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_segments import remote_segment
-from tests.support.simulated import Guard
+from tests.support.simulated import Guard, with_any_group_ends
 from tests.support.turns import Turn
 
 SEEDS = 40
@@ -155,11 +154,7 @@ def without_a_single_batch(patch: pytest.MonkeyPatch) -> None:
 def without_a_closing_batch(patch: pytest.MonkeyPatch) -> None:
     """C7: an output may end below its range."""
 
-    def without(made: Any, **changes: Any) -> Any:
-        changes.pop("keeps_group_ends", None)
-        return replace(made, **changes)
-
-    patch.setattr(attached_place, "replace", without)
+    patch.setattr(attached_place, "replace", with_any_group_ends)
 
 
 def without_a_grace(patch: pytest.MonkeyPatch) -> None:

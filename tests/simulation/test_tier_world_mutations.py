@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import Engine, select, update
 
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -33,7 +32,7 @@ from keeplast.tier.state.partition_state import Orphan, Publication
 from keeplast.tier.state.segment import SegmentState
 from tests.support import tier_world_cluster
 from tests.support.heard_calls import hear
-from tests.support.simulated import Guard
+from tests.support.simulated import Guard, with_any_group_ends
 from tests.support.tier_world import simulate
 from tests.support.tier_world_cluster import Mood, draw_mood, has_wrong_clocks
 
@@ -61,11 +60,7 @@ def with_a_claim_that_forgets(patch: pytest.MonkeyPatch) -> None:
 def without_ends_of_segments(patch: pytest.MonkeyPatch) -> None:
     """I-6: an output may end below its range."""
 
-    def without(made: Any, **changes: Any) -> Any:
-        changes.pop("keeps_group_ends", None)
-        return replace(made, **changes)
-
-    patch.setattr(store_place, "replace", without)
+    patch.setattr(store_place, "replace", with_any_group_ends)
 
 
 def without_the_state_of_producers(patch: pytest.MonkeyPatch) -> None:

@@ -283,7 +283,7 @@ def test_slots_that_are_lost_are_waited_for_with_an_end() -> None:
 
 def test_units_of_a_round_run_together_in_their_order() -> None:
     def unit(number: int, base: int) -> IndexUnit:
-        return IndexUnit(number, Extent(base, 0, 10), TransactionState((), base), False)
+        return IndexUnit(number, Extent(base, 0, 10), TransactionState((), base), False, base, 10)
 
     units = [unit(0, base) for base in range(4)] + [unit(1, base) for base in range(2)]
     for runs, expected in (

@@ -95,6 +95,7 @@ from tests.support.tier_world_stores import (
     SimulatedStore,
     check_live,
     empty_database,
+    is_routed,
     read_live,
     require,
 )
@@ -202,7 +203,7 @@ class World:
         empty_database(engine)
         self._tables: Any = engine.raw_connection().driver_connection
         self._objects = SimulatedObjects(self._tasks, self._clock, self._dice)
-        self._objects.is_routed = self._is_routed
+        self._objects.is_routed = partial(is_routed, self._tables)
         self._objects.fails = self._mood.fails / 10
         self._files = SharedFiles(self._tasks, self._clock)
         self.broker = Broker(self._files, ROOT, self._mood.topic, self._broker_clock, self._dice)
@@ -855,10 +856,6 @@ class World:
         require(cause.may_be(self), f"{name} refused without the cause that it names. {error}")
 
     # What is known of the store.
-
-    def _is_routed(self, segment_id: str) -> bool:
-        query = "SELECT 1 FROM routing WHERE segment_id = ?"
-        return self._tables.execute(query, (segment_id,)).fetchone() is not None
 
     def _dirty_from(self) -> int:
         """Return how far the store says that it is clean, exclusive."""

@@ -11,6 +11,7 @@ import errno
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine
@@ -41,6 +42,7 @@ from tests.support.tier_world_stores import (
     SimulatedStore,
     check_live,
     empty_database,
+    is_routed,
     read_live,
     require,
 )
@@ -166,7 +168,7 @@ class Cluster:
         self._tasks = Tasks(trace, self._died)
         self._tables: Any = engine.raw_connection().driver_connection
         self._objects = SimulatedObjects(self._tasks, self._clock, self._dice)
-        self._objects.is_routed = self._is_routed
+        self._objects.is_routed = partial(is_routed, self._tables)
         self._objects.fails = self._mood.fails / 10
         self._objects.is_due = self._is_due
         self._clocks = random.Random(f"clocks {seed}, set")
@@ -330,10 +332,6 @@ class Cluster:
             raise error
 
     # What the metadata store says, after every commit.
-
-    def _is_routed(self, segment_id: str) -> bool:
-        query = "SELECT 1 FROM routing WHERE segment_id = ?"
-        return self._tables.execute(query, (segment_id,)).fetchone() is not None
 
     def _is_due(self, segment_id: str, modified_ms: int) -> bool:
         """Say whether objects of a segment may go by the clock that is right."""

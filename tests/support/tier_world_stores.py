@@ -381,3 +381,9 @@ def check_live(live: Live, before: Live | None, tables: Any, objects: SimulatedO
             live.end >= before.end or not live.routes,
             f"I-17: the remote end went back from {before.end} to {live.end}",
         )
+
+
+def is_routed(tables: Any, segment_id: str) -> bool:
+    """Say whether a store's tables name a segment for readers."""
+    query = "SELECT 1 FROM routing WHERE segment_id = ?"
+    return tables.execute(query, (segment_id,)).fetchone() is not None

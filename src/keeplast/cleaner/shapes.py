@@ -316,11 +316,6 @@ class Ground(Struct, frozen=True):
         return needed is not None and needed <= self.task_memory_bytes
 
 
-def may_be_cut(workload: Workload, share: int, ground: Ground) -> bool:
-    """Say whether one task of the round would keep others waiting, where there are any."""
-    return _why_whole(workload, share, ground) is None
-
-
 def share_of(workloads: Sequence[Workload], slots: int) -> int:
     """Return the bytes of a call that each of so many slots has to read."""
     return sum(workload.cost_bytes for workload in workloads) // max(slots, 1)
@@ -352,26 +347,29 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
         about = "unknown size" if workload.map_bytes is None else f"~{in_mib(workload.map_bytes)}"
         why = f"a key map of {about} does not fit a task of {in_mib(ground.task_memory_bytes or 0)}"
         return _cut(Shape.BUCKET, buckets, why, ground)
-    whole = _why_whole(workload, share, ground)
+    whole = why_whole(workload, share, ground)
     if whole is not None:
         return ShapeChoice(Shape.PARTITION, why=whole)
     if ground.task_memory_bytes is None:
         groups = plan_groups(plan, plan.bound)
         parts = len(groups[0].sources)
-        amount = f"{len(groups)} groups" if len(groups) > 1 else f"{parts} segments of one group"
+        amount = f"{parts} segments of one group" if parts > 1 else "one segment"
+        amount = f"{len(groups)} groups" if len(groups) > 1 else amount
         return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {amount}")
     tasks = max(2, workload.cost_bytes // max(share, 1))
     return _quickest(workload, ground, min(tasks, ground.slots), buckets)
 
 
-def _why_whole(workload: Workload, share: int, ground: Ground) -> str | None:
-    """Return why a round is one task whatever it takes, None when it may be cut."""
+def why_whole(workload: Workload, share: int, ground: Ground) -> str | None:
+    """Return why a round is one task whatever it takes.
+
+    None when one task of it would keep others waiting, where there are any.
+    """
     if ground.slots == 1:
         return "one task at a time"
-    groups = plan_groups(workload.plan, workload.plan.bound)
-    # What shares memory shares a group by its sources, too.
-    shared = groups if ground.task_memory_bytes is not None else groups[0].sources
-    if len(groups) == 1 and len(shared) == 1:
+    # What shares memory shares a group by its sources, and a source by its pieces, too.
+    is_apart = ground.task_memory_bytes is not None
+    if is_apart and len(plan_groups(workload.plan, workload.plan.bound)) == 1:
         return "one group, so there is nothing to share out"
     cost = workload.cost_bytes
     if cost < SMALLEST_CUT_BYTES or cost <= share:

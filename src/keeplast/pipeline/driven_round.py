@@ -287,7 +287,7 @@ class DrivenRound:
         if self.round.is_done:
             return
         before = self.round.stage
-        is_void = before is Stage.INDEX and self.round.is_unmarked
+        is_void = before is Stage.INDEX and self.round.begins_again
         if is_void:
             self._begin_map()
             self.keys = None

@@ -2,7 +2,8 @@
 
 A part is a source of the group, or a piece of one. Pieces begin where the source's offset index
 says that a batch does. That is not believed: the piece before must end there with its last batch,
-and the first one begins at 0. A group whose index says anything else cannot be shared.
+and the first one begins at 0. A group whose index says anything else cannot be shared. The first
+pass has such pieces too (:mod:`keeplast.rewrite.staged_round`).
 
 The first part that is not done has the *turn* and writes to the output, as a pass in order would.
 The others hold what they would write, within a bound, and wait for their turn beyond it. So the
@@ -29,13 +30,13 @@ from numpy.typing import NDArray
 from keeplast.columns.winners import LOSES, ReasonLedger
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index
-from keeplast.format.filename import INDEX, segment_file
+from keeplast.format.filename import INDEX, LOG, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, ReadHandle
+from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.indexes import read_index
 from keeplast.log.paths import child_path
 from keeplast.log.windows import Window
-from keeplast.model.partition import RELATIVE_OFFSET_MAX, SegmentSummary
+from keeplast.model.partition import INT32_MAX, RELATIVE_OFFSET_MAX, SegmentSummary
 from keeplast.rewrite.group import EntryNeededError, SourceReader
 from keeplast.rewrite.output import GroupOutput, IndexFullError, PassContext
 from keeplast.rewrite.stage_work import Tools, pass_context, rewrite, rewritten_by
@@ -58,6 +59,9 @@ _EXPECTED = (*_TO_REDO, CompactionError, OSError, MemoryError)
 
 PART_BYTES = 16 << 20
 """A source is cut into pieces of about so many bytes; smaller ones gained nothing."""
+
+PIECES_A_THREAD = 8
+"""The first pass has no more pieces than that: each is a call that waits for a thread."""
 
 
 class GroupPart(Struct, frozen=True):
@@ -90,12 +94,13 @@ def parts_of(
         return ()
     changes = len(sources) > 1 or LOSES in ledger.part(unit.group.base_offset, end).standings
     # A checksum of a whole source, and what closes a group, belong to one reader of its end.
-    cuts = cuts and changes and not (task.takes_crcs or plan.closing_epochs)
+    is_cut = cuts and changes and not (task.takes_crcs or plan.closing_epochs)
+    size = PART_BYTES if is_cut else INT32_MAX
     pieces = [
         (number, start, stop)
         for number, source in enumerate(sources)
         for start, stop in pairwise(
-            [0, *(_edges(source, task, files) if cuts else ()), source.size_bytes]
+            [0, *(at for at, _ in _edges(source, task, files, size)), source.size_bytes]
         )
     ]
     if len(pieces) == 1:
@@ -103,17 +108,53 @@ def parts_of(
     return [GroupPart(unit, number, len(pieces), *piece) for number, piece in enumerate(pieces)]
 
 
-def _edges(source: SegmentSummary, task: PartitionTask, files: FileSystem) -> Sequence[int]:
-    """Return where pieces of a source begin after the first one, if its index is right."""
-    path = child_path(task.path, segment_file(source.base_offset, INDEX))
+Edge = tuple[int, int]
+"""Where a piece of a segment begins after the first one: position and base offset of a batch.
+
+The base offset is -1 where it is not known.
+"""
+
+
+def edges_of_dirty(
+    task: PartitionTask, files: FileSystem, threads: int
+) -> dict[int, Sequence[Edge]]:
+    """Return the edges of large dirty segments, by base offset; right where the indexes are.
+
+    There are none where filters are to be made.
+    """
+    dirty = [] if task.filters is not None else task.plan.dirty_segments()
+    share = sum(each.size_bytes for each in dirty) // (threads * PIECES_A_THREAD)
+    return {
+        each.base_offset: edges
+        for each in dirty
+        if (edges := _edges(each, task, files, max(PART_BYTES, share)))
+    }
+
+
+def _edges(
+    source: SegmentSummary, task: PartitionTask, files: FileSystem, size: int
+) -> Sequence[Edge]:
+    """Return where pieces of about ``size`` bytes begin, if the index of the source is right."""
+    wanted = np.arange(size, source.size_bytes - size // 2, size)
+    edges: list[Edge] = []
+    if not len(wanted):
+        return edges
+    log, index = (
+        child_path(task.path, segment_file(source.base_offset, kind)) for kind in (LOG, INDEX)
+    )
+    head = bytearray(17)
     try:
-        entries = offset_index.decode(read_index(path, INDEX, source.size_bytes, files))
+        entries = offset_index.decode(read_index(index, INDEX, source.size_bytes, files))
+        positions = np.append(entries[:, 1], source.size_bytes)
+        found = np.unique(positions[np.searchsorted(positions, wanted)])
+        with reading(files, log) as handle:
+            for edge in found[(found > 0) & (found < source.size_bytes)].tolist():
+                handle.pread_into(memoryview(head), edge)
+                # A batch of an older magic may begin with its last offset.
+                base = head[:8] if head[16] == 2 else b"\xff"
+                edges.append((edge, int.from_bytes(base, "big", signed=True)))
     except (CompactionError, OSError):
         return ()
-    positions = np.append(entries[:, 1], source.size_bytes)
-    wanted = np.arange(PART_BYTES, source.size_bytes - PART_BYTES // 2, PART_BYTES)
-    found = np.unique(positions[np.searchsorted(positions, wanted)])
-    edges: list[int] = found[(found > 0) & (found < source.size_bytes)].tolist()
     return edges
 
 

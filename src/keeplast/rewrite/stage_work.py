@@ -175,24 +175,23 @@ def index(
 ) -> IndexedUnit:
     """Put the keys of an extent into ``sink``; ``disordered`` hears of offsets out of order."""
     ranking = ranking_of(tools.task.plan.topic)
-    base = unit.extent.base_offset
-    end_offset = end_of(tools.task.plan, base)
 
     def once(*, checks_crc: bool) -> IndexedUnit:
         tools.workspace.take_payloads()
         indexing = Indexing(
             tools.task, tools.workspace, tools.cache, ranking, sink, disordered, tools.ask_markers
         )
-        indexing.begin(unit.entry.copy(), base - 1)
+        indexing.begin(unit.entry.copy(), unit.first_offset - 1)
         lister = tools.lister() if unit.lists_events else None
 
         path = tools.path_of(unit.extent)
         with reading(tools.files, path) as handle:
             indexing.read_segment(
-                handle, path, base, unit.extent.start, unit.extent.end, tools.progressed,
-                checks_crc=checks_crc, looked_at=partial(tools.list_events, lister),
+                handle, path, unit.extent.base_offset, unit.extent.start, unit.extent.end,
+                tools.progressed, checks_crc=checks_crc,
+                looked_at=partial(tools.list_events, lister),
             )  # fmt: skip
-        indexing.end(end_offset)
+        indexing.end(unit.end_offset)
         return IndexedUnit(
             unit.extent,
             None if lister is None else lister.events(),
@@ -254,17 +253,14 @@ def split_hashes(hashes: NDArray[np.uint64] | None, buckets: int) -> Iterator[Ha
     """Yield ascending ``hashes`` by the bucket that asks for them."""
     if hashes is None:
         return
-    ends = np.searchsorted(hashes >> np.uint64(32), _bucket_ends(buckets))
+    # Equal parts of 32 bits.
+    bounds = np.array([(number << 32) // buckets for number in range(1, buckets + 1)], np.uint64)
+    ends = np.searchsorted(hashes >> np.uint64(32), bounds)
     first = 0
     for bucket, end in enumerate(ends.tolist()):
         if first < end:
             yield HashChunk(bucket, hashes[first:end])
         first = end
-
-
-def _bucket_ends(buckets: int) -> NDArray[np.uint64]:
-    """Return the exclusive ends of equal parts of 32 bits."""
-    return np.array([(number << 32) // buckets for number in range(1, buckets + 1)], np.uint64)
 
 
 def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> IndexedUnit:

@@ -20,8 +20,9 @@ Runs nothing itself and is not thread-safe. The first error in the order of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -34,6 +35,7 @@ from keeplast.errors import invariant
 from keeplast.model.topic_config import Shape
 from keeplast.rewrite.index import first_pass_position
 from keeplast.rewrite.skipping import ranks_apart, segments_to_ask, skips_of
+from keeplast.rewrite.stage_work import end_of
 from keeplast.rewrite.standings import bucket_of
 from keeplast.rewrite.task import (
     NO_PAYLOADS,
@@ -114,7 +116,8 @@ class StagedRound:
             self._extents.append(extent)
             if s.base_offset in dirty_bases:
                 self._dirty.append(extent)
-        self._groups = plan_groups(plan, plan.bound)
+        self.groups: Sequence[GroupPlan] = plan_groups(plan, plan.bound)
+        """Those that are rewritten, as far as that is known."""
         self._skips = NO_SKIPS
         self._asked: dict[int, Asked] = {}
         self.dirty_hashes = NO_HASHES
@@ -127,6 +130,12 @@ class StagedRound:
         self._failures: list[Failed] = []
         self._peak_rss_bytes = 0
         self._is_unmarked = False
+        self.edges: Mapping[int, Sequence[tuple[int, int]]] = {}
+        """Where pieces of dirty segments begin after the first one, by the segment's base offset.
+
+        They need not be right: a piece that does not end with a whole batch fails, and the stage
+        begins again without any.
+        """
         self._kept = 0
         self._interrupted = Stage.INDEX
         self.stage = Stage.MARK
@@ -137,11 +146,6 @@ class StagedRound:
     def is_done(self) -> bool:
         """Say whether there is a result."""
         return self.stage is Stage.DONE
-
-    @property
-    def groups(self) -> Sequence[GroupPlan]:
-        """Return the groups that are rewritten, as far as that is known."""
-        return self._groups
 
     @property
     def has_events(self) -> bool:
@@ -159,7 +163,7 @@ class StagedRound:
                     if extent not in self._events:
                         yield ScanUnit(number, extent)
             case Stage.INDEX:
-                yield from self._ask_units() if self._is_bucket else self.index_units()
+                yield from self._ask_units() if self.is_bucket else self.index_units()
             case Stage.FILTER:
                 bases = self.filtered_bases
                 for first in range(0, len(bases), FILTERS_OF_A_UNIT):
@@ -222,7 +226,10 @@ class StagedRound:
             self._distinct_keys = distinct_keys
         if index_seconds is not None:
             self._index_seconds = index_seconds
-        if self._failures:
+        if self._failures and self.begins_again:
+            self._failures, self._is_unmarked, self.edges = [], False, {}
+            del self._indexed[self._kept :]
+        elif self._failures:
             self.stage = Stage.DONE
         elif self._is_unmarked:
             self._interrupt(self.stage)
@@ -233,12 +240,16 @@ class StagedRound:
         elif self.stage is Stage.INDEX and self.task.filters is not None:
             self._gather_hashes()
             self.stage = Stage.FILTER
-        elif self.stage is Stage.FILTER and self._is_bucket:
+        elif self.stage is Stage.FILTER and self.is_bucket:
             self._leave_out()
             self.stage = Stage.ASK
-        elif self.stage in (Stage.INDEX, Stage.ASK) and self._is_bucket:
+        elif self.stage in (Stage.INDEX, Stage.ASK) and self.is_bucket:
             self.stage = Stage.RESOLVE
-        elif self.stage in (Stage.INDEX, Stage.FILTER) and self._raises:
+        elif (
+            self.stage in (Stage.INDEX, Stage.FILTER)
+            and self._distinct_keys > 0
+            and ranks_apart(self.task)
+        ):
             self._leave_out()
             self.stage = Stage.RAISE
         elif self.stage in (Stage.INDEX, Stage.FILTER, Stage.RAISE, Stage.RESOLVE):
@@ -271,9 +282,10 @@ class StagedRound:
         return bool(self.task.plan.aborted) or any(len(found) for found in self._events.values())
 
     @property
-    def is_unmarked(self) -> bool:
-        """Say whether a unit of the stage met a transaction, so that the stage begins again."""
-        return self._is_unmarked
+    def begins_again(self) -> bool:
+        """Say whether the stage does: a unit met a transaction, or a piece of a segment failed."""
+        is_cut = bool(self.edges) and self.stage is Stage.INDEX
+        return is_cut if self._failures else self._is_unmarked
 
     def _interrupt(self, stage: Stage) -> None:
         """Have the markers asked, and ``stage`` done from its beginning after that."""
@@ -293,7 +305,7 @@ class StagedRound:
         """Return the clean segments whose filters are asked; none where keys were too many."""
         if any(each.hashes is None for each in self._indexed):
             return ()
-        return segments_to_ask(self.task.plan, self._groups, has_versions=ranks_apart(self.task))
+        return segments_to_ask(self.task.plan, self.groups, has_versions=ranks_apart(self.task))
 
     def _gather_hashes(self) -> None:
         """Put together what index units of this process know of the dirty keys."""
@@ -308,20 +320,17 @@ class StagedRound:
         """Forget the groups that filters let stay, and whose transactions need not be followed."""
         if self.stage is not Stage.FILTER:
             return
-        self._skips = skips_of(self.task.plan, self._groups, self._asked.values())
-        self._groups = self._skips.rest(self._groups)
+        self._skips = skips_of(self.task.plan, self.groups, self._asked.values())
+        self.groups = self._skips.rest(self.groups)
         self.dirty_hashes = NO_HASHES
         for extent in self._extents:
             if extent.base_offset in self._skips.staying | self._skips.unranked:
                 self._events[extent] = no_events()
 
     @property
-    def _is_bucket(self) -> bool:
+    def is_bucket(self) -> bool:
+        """Say whether keys are resolved by hash bucket."""
         return self.task.shape.shape is Shape.BUCKET
-
-    @property
-    def _raises(self) -> bool:
-        return ranks_apart(self.task) and self._distinct_keys > 0
 
     @property
     def _knows_all(self) -> bool:
@@ -329,9 +338,20 @@ class StagedRound:
 
     def index_units(self) -> Iterator[IndexUnit]:
         """Yield the units that put the keys of the dirty section into a map."""
+        plan = self.task.plan
         for extent, entry in self._first_pass():
-            lists = extent not in self._events
-            yield IndexUnit(self.task.number, extent, entry, lists)
+            base, lists = extent.base_offset, extent not in self._events
+            # Where there are transactions, it is not known which are open at an edge.
+            inner = [
+                edge
+                for edge in self.edges.get(base, ())
+                if plan.aborted is None and edge[0] > extent.start and edge[1] > base
+            ]
+            bounds = [(extent.start, base), *inner, (extent.end, end_of(plan, base))]
+            for (start, first), (end, before) in pairwise(bounds):
+                yield IndexUnit(
+                    self.task.number, Extent(base, start, end), entry, lists, first, before
+                )
 
     def _raise_units(self) -> Iterator[Unit]:
         for extent, entry in self._second_pass():
@@ -391,7 +411,7 @@ class StagedRound:
     def _rewrite_units(self) -> Iterator[Unit]:
         waiting: dict[int, GroupPlan] = {
             group.base_offset: group
-            for group in self._groups
+            for group in self.groups
             if group.base_offset not in self._rewritten
         }
         if not self._knows_all:
@@ -410,7 +430,7 @@ class StagedRound:
         """Return what the round gave, or its first error in the order of the log."""
         if self._failures:
             return failed_result(self.task, min(self._failures, key=lambda each: each.at).error)
-        parts = [self._rewritten[group.base_offset] for group in self._groups]
+        parts = [self._rewritten[group.base_offset] for group in self.groups]
         counters = np.zeros(retained.COUNTERS, np.int64)
         source_crcs: dict[int, int] = {}
         output_crcs: dict[int, int] = {}

@@ -47,11 +47,20 @@ class MarkUnit(Struct, frozen=True):
     """A part of the bytes it reads, as for a scan."""
 
 
-class ScanUnit(Struct, frozen=True):
-    """Unit of work: list the transaction events of one extent."""
+class ExtentUnit(Struct, frozen=True):
+    """A unit that reads one extent of the task with that number."""
 
     number: int
     extent: Extent
+
+    @property
+    def cost_bytes(self) -> int:
+        """Return the bytes it reads."""
+        return self.extent.end - self.extent.start
+
+
+class ScanUnit(ExtentUnit, frozen=True):
+    """List the transaction events of one extent."""
 
     @property
     def cost_bytes(self) -> int:
@@ -59,21 +68,17 @@ class ScanUnit(Struct, frozen=True):
         return (self.extent.end - self.extent.start) // 8
 
 
-class IndexUnit(Struct, frozen=True):
+class IndexUnit(ExtentUnit, frozen=True):
     """Put the keys of an extent of the dirty section into a map.
 
-    ``entry`` holds the transactions of the first pass at the first batch.
+    ``entry`` holds the transactions of the first pass at the first batch. All offsets of the
+    extent should lie in ``[first_offset, end_offset)``.
     """
 
-    number: int
-    extent: Extent
     entry: TransactionState
     lists_events: bool
-
-    @property
-    def cost_bytes(self) -> int:
-        """Return the bytes it reads."""
-        return self.extent.end - self.extent.start
+    first_offset: int
+    end_offset: int
 
 
 class FilterUnit(Struct, frozen=True):
@@ -88,38 +93,24 @@ class FilterUnit(Struct, frozen=True):
         return 0
 
 
-class RaiseUnit(Struct, frozen=True):
+class RaiseUnit(ExtentUnit, frozen=True):
     """Raise the keys of a map to clean records that outrank their dirty ones."""
 
-    number: int
-    extent: Extent
     entry: TransactionState
 
-    @property
-    def cost_bytes(self) -> int:
-        """Return the bytes it reads."""
-        return self.extent.end - self.extent.start
 
-
-class AskUnit(Struct, frozen=True):
+class AskUnit(ExtentUnit, frozen=True):
     """Send the keys of an extent to hash buckets.
 
     ``indexes`` says that they may win, ``asks`` that the second pass will look them up; both are
     one unit wherever the two passes agree on what is aborted.
     """
 
-    number: int
-    extent: Extent
     entry: TransactionState
     buckets: int
     indexes: bool
     asks: bool
     lists_events: bool
-
-    @property
-    def cost_bytes(self) -> int:
-        """Return the bytes it reads."""
-        return self.extent.end - self.extent.start
 
 
 class KeyChunk(Struct, frozen=True):

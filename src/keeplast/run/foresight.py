@@ -25,8 +25,8 @@ from keeplast.cleaner.shapes import (
     StageSeconds,
     Workload,
     choose_shapes,
-    may_be_cut,
     share_of,
+    why_whole,
 )
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, RefusedError, UnavailableError, making
@@ -320,7 +320,7 @@ def _depends_on_keys(bound: Workload, share: int, ground: Ground, asked: Shape |
     if not ground.has_room_for(bound):
         return True
     is_free = ground.task_memory_bytes is not None and bound.plan.key_capacity is None
-    return asked is None and is_free and may_be_cut(bound, share, ground)
+    return asked is None and is_free and why_whole(bound, share, ground) is None
 
 
 def _look_at(

@@ -34,10 +34,9 @@ from keeplast.columns.winners import new_ledger
 from keeplast.errors import CompactionError, InvalidError, InvariantError, invariant
 from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
-from keeplast.model.topic_config import Shape
 from keeplast.read.log_state import NO_WINNERS, StatePart, Winners, shared_winners
 from keeplast.rewrite.ranking import ranking_of
-from keeplast.rewrite.shared_group import GroupPart, SharedGroup, parts_of
+from keeplast.rewrite.shared_group import GroupPart, SharedGroup, edges_of_dirty, parts_of
 from keeplast.rewrite.stage_work import (
     SharedKeyMap,
     Tools,
@@ -111,7 +110,7 @@ class Workbench:
 
     def share_limit(self, tasks: Sequence[PartitionTask]) -> None:
         """Have all threads share one limit on their bytes, the least that a task has."""
-        limits = [x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None]
+        limits = (x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None)
         self._throttle.limit(min(limits, default=None))
 
     def files_of(self, task: PartitionTask, progressed: Progressed) -> FileSystem:
@@ -137,7 +136,7 @@ class Workbench:
 
         Linux wakes a thread that has slept on the processor of the thread that woke it. Two that
         began a round together shared a processor for 40 ms next to an idle one, a tenth of what a
-        log of 256 MiB takes. After its first piece a thread goes where it likes.
+        log of 256 MiB takes. After its first call of a round a thread goes where it likes.
         """
         number = getattr(self._local, "number", None)
         if number is None:
@@ -174,7 +173,7 @@ class WaveJob:
         self._task = task
         self._bench = bench
         self._progressed = progressed
-        self._left: Work | None = self._work
+        self._left: Work | None = self.work
         self._result: TaskResult | None = None
 
     def next(self) -> Work | None:
@@ -182,7 +181,8 @@ class WaveJob:
         left, self._left = self._left, None
         return left
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Do the wave."""
         task, bench, progressed = self._task, self._bench, self._progressed
         files = bench.files_of(task, progressed)
         self._result = run_wave(task, files, bench.clock, bench.workspace_of(task), progressed)
@@ -212,24 +212,28 @@ class StagedJob:
         self._bench = bench
         self._progressed = progressed
         self._round = StagedRound(task, bench.clock)
+        # The rows of a bucket's answers come in the order of a segment.
+        self._cuts = not self._round.is_bucket and task.files.is_on_disk(task.path)
+        if self._cuts and self._round.stage is Stage.INDEX:
+            self._round.edges = edges_of_dirty(task, self._files(), slots)
         self._units: Iterator[Unit] = self._round.units()
         self._ahead = next(self._units, None)
-        self._parts = deque[GroupPart]()
+        self._parts = deque[Unit | GroupPart]()
         self._groups: dict[int, SharedGroup] = {}
         self._threads = set[int]()
         self._running = 0
         self._lock = threading.Lock()
         self._results: list[UnitResult | None] = []
+        """None where a call has ended."""
         memory = int(cache_share * cache_bytes_of(task.memory_bytes))
         self._ledger_bytes_max = memory // LEDGER_SHARE
-        self._begin_map()
         groups = self._round.groups
         is_cut = any(len(group.sources) > 1 for group in groups)
         # To share what a thread could do alone costs a copy of half of what is written.
         shares = len(groups) < (GROUPS_ENOUGH * slots if is_cut else slots)
         self._held_bytes_max = memory // HELD_SHARE if shares else 0
-        memory -= self._held_bytes_max
-        self._cache = DecompressedCache(memory - self._shared.key_map.ledger.standings.nbytes)
+        self._cache_bytes = memory - self._held_bytes_max
+        self._begin_index()
 
     @property
     def is_done(self) -> bool:
@@ -244,10 +248,9 @@ class StagedJob:
         if piece is None:
             return None
         if piece is self._ahead:
+            piece, *rest = self._cut(piece)
+            self._parts.extend(rest)
             self._ahead = next(self._units, None)
-            if isinstance(piece, RewriteUnit):
-                piece, *rest = self._cut(piece) or (piece,)
-                self._parts.extend(rest)
         self._running += 1
         self.bytes_left -= piece.cost_bytes
         return partial(self._work, piece)
@@ -257,27 +260,30 @@ class StagedJob:
         self._settle()
         return self._round.result()
 
-    def _take_part(self) -> GroupPart | None:
+    def _take_part(self) -> Unit | GroupPart | None:
         with self._lock:
             return self._parts.popleft() if self._parts else None
 
-    def _cut(self, unit: RewriteUnit) -> Sequence[GroupPart]:
-        """Return the parts that several threads do of a group, none where one does it."""
-        if not self._held_bytes_max or self._round.has_events:
-            return ()
-        task = self._round.task
-        files = self._bench.files_of(task, self._progressed)
-        # The rows of a bucket's answers come in the order of a segment.
-        cuts = task.shape.shape is not Shape.BUCKET and task.files.is_on_disk(task.path)
-        return parts_of(unit, task, self._shared.key_map.ledger, files, cuts=cuts)
+    def _cut(self, unit: Unit) -> Sequence[Unit | GroupPart]:
+        """Return the pieces of the first pass, or the parts of a group, that threads take."""
+        if isinstance(unit, IndexUnit) and self._round.edges:
+            return (unit, *self._units)
+        if not isinstance(unit, RewriteUnit) or not self._held_bytes_max or self._round.has_events:
+            return (unit,)
+        return parts_of(
+            unit, self._round.task, self._shared.key_map.ledger, self._files(), cuts=self._cuts
+        ) or (unit,)
+
+    def _files(self) -> FileSystem:
+        return self._bench.files_of(self._round.task, self._progressed)
 
     def _settle(self) -> None:
         """Take what has come back, and go on to the next stage when the present one is through."""
         with self._lock:
             results, self._results = self._results, []
         for result in results:
-            self._running -= 1
             if result is None:
+                self._running -= 1
                 continue
             self._round.take(result)
             if isinstance(result, Failed | Unmarked):
@@ -285,50 +291,51 @@ class StagedJob:
         while not (self._ahead or self._parts or self._running or self._round.is_done):
             self._advance()
 
-    def _begin_map(self) -> None:
+    def _begin_index(self) -> None:
+        """Know nothing of the log; pieces that began inside a batch may have given anything."""
         plan = self._round.task.plan
         ledger = new_ledger(plan.first_dirty, plan.bound, self._ledger_bytes_max)
         self._shared = SharedKeyMap(ranking_of(plan.topic).new_map(ledger))
         self._standings: Standings = MapStandings(self._shared.key_map)
+        self._cache = DecompressedCache(self._cache_bytes - ledger.standings.nbytes)
 
     def _advance(self) -> None:
-        is_bucket = self._round.task.shape.shape is Shape.BUCKET
-        ends_index = self._round.stage is Stage.INDEX and not is_bucket
-        if ends_index and self._round.is_unmarked:
-            self._begin_map()
+        ends_index = self._round.stage is Stage.INDEX and not self._round.is_bucket
+        if ends_index and self._round.begins_again:
+            self._begin_index()
         self._groups.clear()
         self._round.advance(len(self._shared.key_map) if ends_index else None)
-        if is_bucket and self._round.stage is Stage.REWRITE:
+        if self._round.is_bucket and self._round.stage is Stage.REWRITE:
             self._standings = RowStandings(self._round.task.shape.buckets, self._round.answers)
         self._units = self._round.units()
         self._ahead = next(self._units, None)
 
     def _work(self, piece: Unit | GroupPart) -> None:
-        result: UnitResult | None
-        try:
-            with self._bench.apart(self._threads):
-                result = self._execute(piece)
+        with self._bench.apart(self._threads):
+            self._attempt(piece)
             # To be handed the next part takes a thread longer than to take it.
-            while result is None and (part := self._take_part()) is not None:
-                piece = part
-                result = self._execute(piece)
+            while (part := self._take_part()) is not None:
+                self._attempt(part)
+        with self._lock:
+            self._results.append(None)
+
+    def _attempt(self, piece: Unit | GroupPart) -> None:
+        try:
+            result = self._execute(piece)
         except MarkersNeededError:
             result = Unmarked()
         except (CompactionError, OSError, MemoryError) as error:
-            unit = piece.unit if isinstance(piece, GroupPart) else piece
-            result = Failed(place_of(unit), error)
+            result = Failed(place_of(piece.unit if isinstance(piece, GroupPart) else piece), error)
         with self._lock:
-            self._results.append(result)
+            self._results += [] if result is None else [result]
 
     def _execute(self, unit: Unit | GroupPart) -> UnitResult | None:
         task = self._round.task
         if isinstance(unit, ResolveUnit):
             return resolve_bucket(unit, task, task.shape.buckets)
-        files, workspace = (
-            self._bench.files_of(task, self._progressed),
-            self._bench.workspace_of(task),
+        tools = Tools(
+            task, self._files(), self._bench.workspace_of(task), self._cache, self._progressed
         )
-        tools = Tools(task, files, workspace, self._cache, self._progressed)
         match unit:
             case GroupPart():
                 return self._group_of(unit, tools).do(unit, tools)
@@ -429,7 +436,8 @@ class LocalRunner:
                     work, job = begun
                     running[self._pool.submit(work)] = job
                 if here is not None:
-                    self._do_here(here)
+                    with self._pace.measured():
+                        here.work()
                     yield here.result()
                 done = _ended(running, waits=here is None)
                 for future in done:
@@ -456,11 +464,6 @@ class LocalRunner:
         if staged or not whole or not whole[0].is_small or not self._pace.takes_next():
             return None
         return whole.popleft()
-
-    def _do_here(self, job: WaveJob) -> None:
-        if (work := job.next()) is not None:
-            with self._pace.measured():
-                work()
 
     def each(
         self,
@@ -517,12 +520,11 @@ class LocalRunner:
         staged = [
             StagedJob(task, self._bench, _of(progressed, task), self._slots, share) for task in cut
         ]
-        whole = (
+        return staged, deque(
             WaveJob(task, self._bench, _of(progressed, task))
             for task in tasks
             if not task.is_staged
         )
-        return staged, deque(whole)
 
 
 def _of(progressed: Progressed, task: PartitionTask) -> Progressed:

@@ -212,7 +212,7 @@ def check_chain(lines: Sequence[bytes], kept: ChainHead | None = None) -> ChainR
         elif last is None:
             missing = link.number - 1
             expected = None if before is None else line_hash(before)
-            if kept is not None and _is_next(link, kept):
+            if kept and (link.chain_id, link.number) == (kept.chain_id, kept.number + 1):
                 is_proven = link.previous == kept.sha256
                 if not is_proven:
                     problems.append(f"line {number} does not follow what was kept as head")
@@ -274,10 +274,6 @@ def check_kept(lines: Sequence[bytes], kept: Sequence[KeptChain]) -> ChainReport
         what += "another store"
     problem = f"heads are kept of the lines of {named_chains(others)}, and {what}"
     return replace(found, problems=(problem, *found.problems)[:PROBLEMS_MAX])
-
-
-def _is_next(link: ChainLink, kept: ChainHead) -> bool:
-    return (link.chain_id, link.number) == (kept.chain_id, kept.number + 1)
 
 
 def named_chains(chains: Sequence[KeptChain]) -> str:

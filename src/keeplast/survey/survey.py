@@ -36,7 +36,7 @@ from keeplast.cleaner.dirty_section import (
 )
 from keeplast.cleaner.log_order import Order
 from keeplast.cleaner.plan import RoundPlan
-from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, HoldLimit, SkipReason
+from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, SkipReason
 from keeplast.cleaner.transactions import last_records
 from keeplast.errors import InvalidError
 from keeplast.format import producer_snapshot
@@ -66,7 +66,7 @@ from keeplast.log.readers import LoadedIndexes
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.hold import Hold, ReaderWait, in_force
 from keeplast.model.partition import SegmentSummary, TopicPartition
-from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.model.topic_config import Strategy
 from keeplast.survey.bounds import (
     Checkpoints,
     LogBounds,
@@ -243,8 +243,15 @@ def survey_partition(
         checkpoints.holds.get(partition.partition, ()), now_ms if clock_ms is None else clock_ms
     )
     hold = find_hold(holds)
-    uncleanable = _first_uncleanable(
-        log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms, hold=hold
+    uncleanable = find_first_uncleanable(
+        segments,
+        first_dirty=by_checkpoint.offset,
+        high_watermark=log.bounds.high_watermark,
+        open_transaction=log.open_from,
+        min_compaction_lag_ms=topic.min_compaction_lag_ms,
+        now_ms=now_ms,
+        kept_transaction=find_kept_transaction(log.aborted, request.clean_elsewhere_to),
+        hold=hold,
     )
     lifts = (
         *lifts_above(GivenOption.NOW, request.now_ms, now_ms if clock_ms is None else clock_ms),
@@ -284,7 +291,12 @@ def survey_partition(
         if expired:
             reason, decision = None, expired.due_reason()
             notes.insert(0, decision)
-            is_expired_round = _takes_nothing_dirty(section, topic)
+            # A late record may rank below a tombstone that expires. By any order but the offset's,
+            # all that is dirty and may be indexed has to be, and the round is one like any other
+            # (cleaning.md 9.3).
+            is_expired_round = (
+                topic.strategy is Strategy.OFFSET or section.cleanable.cleanable_bytes == 0
+            )
         if is_expired_round:
             section = section.before(bound)
     plan = None
@@ -431,38 +443,6 @@ def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty, log_start: in
     # What was deleted wins nothing: it would take with it what readers still see.
     lowest = 0 if request.is_unsafe else log_start
     return FirstDirty(max(request.first_dirty_offset, lowest))
-
-
-def _first_uncleanable(
-    log: _Log,
-    segments: Sequence[SegmentSummary],
-    topic: TopicConfig,
-    request: CleanRequest,
-    *,
-    first_dirty: int,
-    now_ms: int,
-    hold: HoldLimit | None,
-) -> FirstUncleanable:
-    """Return where a round has to end at the latest by the log, whatever was given."""
-    return find_first_uncleanable(
-        segments,
-        first_dirty=first_dirty,
-        high_watermark=log.bounds.high_watermark,
-        open_transaction=log.open_from,
-        min_compaction_lag_ms=topic.min_compaction_lag_ms,
-        now_ms=now_ms,
-        kept_transaction=find_kept_transaction(log.aborted, request.clean_elsewhere_to),
-        hold=hold,
-    )
-
-
-def _takes_nothing_dirty(section: DirtySection, topic: TopicConfig) -> bool:
-    """Say whether a round for what has expired may leave all that is dirty unread.
-
-    A late record may rank below a tombstone that expires. By any order but the offset's, all that
-    is dirty and may be indexed has to be, and the round is one like any other (cleaning.md 9.3).
-    """
-    return topic.strategy is Strategy.OFFSET or section.cleanable.cleanable_bytes == 0
 
 
 def _plan(

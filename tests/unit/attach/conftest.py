@@ -13,8 +13,10 @@ from tests.support.attached_world import AttachedWorld
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    with closing(AttachedWorld(tmp_path)) as made:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AttachedWorld]:
+    """A world with as many segments as the module's ``WORLD_SEGMENTS`` says, three without."""
+    segments = getattr(request.module, "WORLD_SEGMENTS", 3)
+    with closing(AttachedWorld(tmp_path, segments)) as made:
         yield made
 
 

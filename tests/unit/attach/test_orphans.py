@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +40,7 @@ from tests.support.attached_world import (
 from tests.support.existing import existing
 
 GRACE_MS = 1000
+WORLD_SEGMENTS = 4
 NAME = AttachedName(CLUSTER_ID, PARTITION)
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -67,12 +66,6 @@ class Gone:
         assert topics == ()
         brokers = (BrokerFacts(BROKER, BROKER_SETTINGS),)
         return ClusterFacts(self.cluster_id, brokers, (), self._cluster.metadata_topic)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    with closing(AttachedWorld(tmp_path, segments=4)) as made:
-        yield made
 
 
 def left(world: AttachedWorld) -> tuple[Publisher, set[bytes]]:

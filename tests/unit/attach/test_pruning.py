@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,12 +17,7 @@ from keeplast.tier.state.attached import DecisionState
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
 
 GRACE_MS = 1000
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    with closing(AttachedWorld(tmp_path, segments=4)) as made:
-        yield made
+WORLD_SEGMENTS = 4
 
 
 def swap(world: AttachedWorld, first: int = 0, last: int = 2, outputs: int = 1) -> Publisher:

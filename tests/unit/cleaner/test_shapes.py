@@ -216,9 +216,12 @@ def test_the_wanted_shape_is_given(asked: Shape) -> None:
     assert [asked, asked] == shapes([GIANT, SMALL], CLUSTER, asked)
 
 
-def test_one_slot_or_one_group_is_not_cut() -> None:
+def test_one_slot_is_not_cut_and_one_segment_by_threads_alone() -> None:
+    segment = Workload(plan(1, GIB), 10**7, 10**6)
     assert [Shape.PARTITION] == shapes([GIANT], Ground(1, None))
-    assert [Shape.PARTITION] == shapes([Workload(plan(1, GIB), 10**7, 10**6)], THREADS)
+    assert [Shape.PARTITION] == shapes([segment], CLUSTER)
+    (choice,) = choose_shapes([segment], THREADS)
+    assert (Shape.BROADCAST, "too large for one task, in one segment") == (choice.shape, choice.why)
 
 
 def test_threads_share_one_group_by_its_segments_and_tasks_do_not() -> None:

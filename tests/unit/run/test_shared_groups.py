@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -28,8 +29,9 @@ from keeplast.log.files import (
 )
 from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.rewrite import shared_group
-from keeplast.rewrite.stage_work import rewrite, rewritten_by
+from keeplast.rewrite.stage_work import index, rewrite, rewritten_by
 from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
+from keeplast.rewrite.units import IndexUnit
 from keeplast.run import local_runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
@@ -45,6 +47,7 @@ from tests.support.partition_maker import (
     marker,
     one,
     write_partition,
+    write_snapshot,
 )
 from tests.support.replay import tree
 
@@ -201,6 +204,53 @@ def test_a_single_segment_is_cut_only_where_something_of_it_goes(
     expected = by_one_task(directory, COMPACT)
     assert clean(directory, OneThread(list), COMPACT).error is None
     assert end == ends
+    assert expected == tree(directory)
+
+
+FORGED = one(10**6, b"k", b"forged")
+HOLDS_ANOTHER = encode_batch([Record(0, NOW_MS, b"k", b"v" * PIECES, ((b"at end", FORGED),))])
+"""A batch that ends with another one in a header, of a later record of the same key."""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("batches", "edge", "pieces"),
+    [
+        # The index leads into a header; what was read from there on counts for nothing.
+        ([HOLDS_ANOTHER, one(1, b"x")], HOLDS_ANOTHER.index(FORGED), 3),
+        # Offsets that do not ascend name no record; none of the notes counts.
+        ([one(5, b"k", b"v" * PIECES), one(5, b"k", b"w" * PIECES)], 0, 2),
+        # Whose data a piece has is not known before the markers are.
+        (
+            [
+                data_batch(0, 7, [b"k"]) + one(1, b"x", b"v" * PIECES),
+                marker(2, 7, ControlType.ABORT),
+            ],
+            0,
+            3,
+        ),
+    ],
+)
+def test_of_pieces_of_a_segment_nothing_is_believed(
+    order: str, batches: Sequence[bytes], edge: int, pieces: int,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(shared_group, "PART_BYTES", PIECES)
+    indexed: list[IndexUnit] = []
+
+    def noted(unit: IndexUnit, *rest: Any) -> object:
+        indexed.append(unit)
+        return index(unit, *rest)
+
+    monkeypatch.setattr(local_runner, "index", noted)
+    directory = write_partition(tmp_path / "data", {0: b"".join(batches), 10: one(10, b"z")})
+    entries = offset_index.encode([(1, edge or len(batches[0]))])
+    (directory / segment_file(0, INDEX)).write_bytes(entries)
+    # Nothing but its batches says that the log has a transaction.
+    write_snapshot(directory, 10)
+    expected = by_one_task(directory, COMPACT)
+    assert clean(directory, OneThread(ORDERS[order]), COMPACT).error is None
+    assert pieces == len(indexed)
     assert expected == tree(directory)
 
 

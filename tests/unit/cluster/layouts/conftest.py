@@ -6,16 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plugin_vectors import unpack_vectors
-
-
-@pytest.fixture(scope="session")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with every case; tests must not write into it."""
-    directory = tmp_path_factory.mktemp("plugin")
-    unpack_vectors(directory)
-    return directory
-
 
 @pytest.fixture
 def key_options(vectors: Path) -> dict[str, str]:

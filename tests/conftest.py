@@ -185,13 +185,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         (kept if _runs(item, turn, seen) else left).append(item)
     # Else who needs the session after them would begin another.
-    items[:] = sorted(kept, key=_starts_a_cluster)
+    items[:] = sorted(kept, key=lambda item: item.nodeid.partition("::")[0] in CLUSTER_FILES)
     config.stash[UNPROVEN] = list(unproven(left, kept))
     config.hook.pytest_deselected(items=left)
-
-
-def _starts_a_cluster(item: pytest.Item) -> bool:
-    return item.nodeid.partition("::")[0] in CLUSTER_FILES
 
 
 def _runs(item: pytest.Item, turn: Turn, seen: Counter[tuple[object, str]]) -> bool:

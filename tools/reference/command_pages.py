@@ -51,8 +51,8 @@ INDEX_END = """
 
 * A size is a number of bytes, or a number with `k`, `m`, `g` or `t`.
 * A span of time is a number with `s`, `min`, `h` or `d`.
-* `--json` prints one document on stdout and nothing else, whatever happens. Progress and warnings
-  go to stderr. Each document has a [schema](../json.md).
+* `--json` prints one document on stdout and nothing else. Progress and warnings go to stderr. Each
+  document has a [schema](../json.md).
 * `--despite LIMIT` goes past the limit that a refusal names. Each command has its own limits.
 * The variable `NO_COLOR` switches colours off.
 * `keeplast --install-completion` lets the shell complete commands and options.

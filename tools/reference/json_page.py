@@ -22,7 +22,8 @@ The document that each command prints with `--json`, as a JSON Schema.
 $ keeplast status DATA_DIR --json
 ```
 
-* A command prints one document on stdout, whatever happens. Everything else goes to stderr.
+* A command prints one document on stdout, also when it fails. Everything else goes to stderr. An
+  option that is unknown or cannot be read (exit code 2) is said on stderr alone.
 * `version` is {JSON_VERSION}. It grows when a field goes or changes its meaning. New fields may
   come without that: ignore those that you do not know.
 * `kind` names the kind of place: `directory`, `store` or `cluster`. Each kind has its own fields.

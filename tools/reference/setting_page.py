@@ -52,7 +52,7 @@ looks for mistakes in it.
 
 ## The broker's file
 
-A broker keeps its cluster's settings in `server.properties`. Keeplast reads it only when
+A broker keeps its cluster's settings in `server.properties`. keeplast reads it only when
 `--broker-config FILE` names it.
 
 * Without it `plan`, `clean` and `run` show which of Kafka's defaults they assume: those that
@@ -76,7 +76,7 @@ An unknown name is refused with the nearest known one. Values of all sources are
 * Settings without effect are accepted, checked, and named in a warning.
 * `internal.segment.bytes`, Kafka 4's name for a `segment.bytes` below 1 MiB, wins over it.
 
-`cleanup.policy` has no default here. A topic without a stated policy is refused, because compacting
+`cleanup.policy` is never assumed. A topic without a stated policy is refused, because compacting
 a `delete` topic loses its history. The cluster's `log.cleanup.policy=compact` counts where the
 directory has a metadata log. Elsewhere name each topic with `--topic`, or give its policy in the
 file: a topic that has a policy of its own would not show it.

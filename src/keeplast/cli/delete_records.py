@@ -76,9 +76,9 @@ def delete_records(
     They are gone for readers at once. Their bytes go when all of a segment is below the offset.
 
     Of a data directory: now with --remove, at a broker's next retention check, or after the next
-    round of clean or run. Such a round may join the segment with what follows first, so that it
-    stays as long as that. Of a store: with keeplast collect, when the grace has passed. Refused for
-    a topic whose policy lacks delete, and above the high watermark.
+    round of clean or run. That round may merge the segment with the next one; its bytes then stay
+    as long as the merged segment. Of a store: with keeplast collect, when the grace has passed.
+    Refused for a topic whose policy lacks delete, and above the high watermark.
     """
     from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result, say

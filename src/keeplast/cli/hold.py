@@ -113,11 +113,11 @@ def add(
     """Keep the rounds of every host from passing a point of one or more topics.
 
     The states as of it and of every later point can then be read, with export --ending-offsets and
-    --as-of, until the hold is over. Refused where cleaning has passed it already. As of now it is
-    then at the first point that can be kept, which is shown. keeplast run may be at work. A
-    broker's own cleaner knows nothing of holds; retention and delete-records go on. Topics of a
-    live cluster can be held before they are attached. A point that no round can reach yet is held
-    from the last segment on that one can.
+    --as-of, until the hold is over. Refused where cleaning has passed it already; with --at now the
+    hold then begins at the first point that can be kept, and shows it. keeplast run may be at
+    work. A broker's own cleaner knows nothing of holds; retention and delete-records go on. Topics
+    of a live cluster can be held before they are attached. Where no round can reach the point yet,
+    the hold begins at the last segment that one can.
     """
     _, place = where.open()
     return _shown(

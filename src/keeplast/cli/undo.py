@@ -69,7 +69,7 @@ def undo(
     cleaned, cut or replaced since; what was appended after it stays. A directory may not be in use;
     readers of a store find the log before or after. The next round cleans the log again: keep it
     away first, with keeplast hold or by the settings. Where no round has kept anything the exit
-    code is 4. With --round a call that was cut off may be made again: what came back stays.
+    code is 4. With --round an interrupted call can be repeated: what came back stays.
     """
     from keeplast.api.place import UndoTerms
     from keeplast.cli.frame.command import DONE

@@ -29,7 +29,7 @@ from keeplast.config.definition import (
 from keeplast.model.hold import AGE_MS_MAX
 from keeplast.model.partition import INT64_MAX
 
-_TIER = "what is in a store of `keeplast tier` is tiered, and nothing else is"
+_TIER = "what is in a store is tiered, and nothing else is"
 
 TOPIC_DEFINITIONS: tuple[Definition, ...] = (
     Definition(

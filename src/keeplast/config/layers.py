@@ -170,7 +170,7 @@ def toml_document(text: str, path: str) -> dict[str, Any]:
         )
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         # The likeliest cause: of compaction.strategy and compaction.strategy.header the first
         # cannot be a value and a table of the second at once.
         remedy = (

@@ -23,8 +23,8 @@ from keeplast.format.filename import LOCK
 from keeplast.log.paths import is_object_path
 
 _guard = threading.Lock()
-_held: set[tuple[int, int]] = set()
-"""Device and inode of the directories whose lock this process holds."""
+_held: dict[tuple[int, int], int | None] = {}
+"""The open lock file of each directory, by device and inode, whose lock this process holds."""
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
                 code="K203",
             )
         kind, flags = fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT
-        if not writes and _is_read_only(root):
+        if not writes and os.statvfs(root).f_flag & os.ST_RDONLY:
             if not existed:
                 yield
                 return
@@ -60,14 +60,30 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
                 raise _in_use(root) from error
             if not has_name(fd, path):
                 raise _in_use(root)
+            _held[_identity(root)] = fd
             try:
                 yield
             finally:
-                if not existed:
+                if not existed and has_name(fd, path):
                     with contextlib.suppress(FileNotFoundError):
                         path.unlink()
         finally:
             os.close(fd)
+
+
+def check_held(root: Path) -> None:
+    """Raise RefusedError where the lock of ``root``, which this process took, is lost.
+
+    Its file is another one where it was removed, or where a backup was put in place of the
+    directory: others can have the lock then. OSError where there is no directory any more.
+    """
+    fd = _held.get(_identity(root))
+    if fd is None or not has_name(fd, root / LOCK):
+        raise RefusedError(
+            "the lock file was removed or replaced, so that others may use the data directory; "
+            f"start this command again. path={root / LOCK}",
+            code="K201",
+        )
 
 
 def is_locked(root: Path) -> bool:
@@ -150,16 +166,12 @@ def _claimed(root: Path) -> Iterator[None]:
     with _guard:
         if identity in _held:
             raise _in_use(root)
-        _held.add(identity)
+        _held[identity] = None
     try:
         yield
     finally:
         with _guard:
-            _held.discard(identity)
-
-
-def _is_read_only(root: Path) -> bool:
-    return bool(os.statvfs(root).f_flag & os.ST_RDONLY)
+            del _held[identity]
 
 
 def _identity(root: Path) -> tuple[int, int]:

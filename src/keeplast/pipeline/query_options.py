@@ -128,7 +128,10 @@ class OptionTexts:
         for name, text in all_given.items():
             if name in lowered or name.startswith(prefixes):
                 self._texts[name] = text
-            elif name not in IGNORED | OF_TABLES and not _is_copy(name, all_given):
+            elif name not in IGNORED | OF_TABLES and (
+                not name.startswith(TABLE_OPTION)
+                or name.removeprefix(TABLE_OPTION) not in all_given
+            ):
                 raise _unknown(name, lowered)
         if LOCATION in all_given and all_given.get(MANAGED, "false").lower() != "true":
             self._texts.setdefault("path", all_given[LOCATION])
@@ -203,10 +206,6 @@ class OptionTexts:
         return size
 
 
-def _is_copy(name: str, given: Mapping[str, str]) -> bool:
-    return name.startswith(TABLE_OPTION) and name.removeprefix(TABLE_OPTION) in given
-
-
 def _unknown(name: str, known: Mapping[str, str]) -> InvalidError:
     """Return the error for an option that means nothing here, with what comes nearest to it.
 
@@ -232,7 +231,7 @@ def read_object(name: str, text: str, remedy: str) -> dict[str, Any]:
     """Return the JSON object that ``text`` is."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise InvalidError(f"not understood; {remedy}. {name}={text!r}", code="K104")

@@ -355,7 +355,7 @@ def _paths(options: OptionTexts) -> tuple[str, ...]:
         return () if path is None else (path,)
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not found or not all(isinstance(p, str) for p in found):
         raise InvalidError(

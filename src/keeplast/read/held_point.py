@@ -96,7 +96,8 @@ def keep_offset(view: LogView, offset: int, files: FileSystem, clock: Clock) -> 
     if is_being_cleaned(listing):
         raise UnavailableError(
             "whether the state as of this offset stays is not known while "
-            f"{round_end_words(view.path)}. Add the hold after that, or hold the log as of now. "
+            f"{round_end_words(view.path)}. That may clean past the offset; clean --only-expire "
+            "does not. Add the hold after that, or hold the log as of now. "
             f"partition={view.partition} offset={offset}",
             code="K604",
         )

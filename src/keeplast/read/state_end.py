@@ -33,7 +33,7 @@ deleted, and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,13 @@ def find_in_flight(
     first = max(view.log_start, cleaned_to or 0)
     snapshot, entries = _newest_snapshot(view, first, end_offset, files)
     start = view.log_start if snapshot is None else snapshot
-    fold = TransactionFold(_opened(entries))
+    fold = TransactionFold(
+        [
+            (each.producer_id, each.current_txn_first_offset)
+            for each in entries
+            if each.current_txn_first_offset >= 0
+        ]
+    )
     has_producers = bool(entries)
     for window in _headers(view, start, end_offset, files, clock):
         fold.add(window)
@@ -176,14 +182,6 @@ def _newest_snapshot(
             continue
         return at, entries
     return None, []
-
-
-def _opened(entries: Iterable[ProducerEntry]) -> list[tuple[int, int]]:
-    return [
-        (each.producer_id, each.current_txn_first_offset)
-        for each in entries
-        if each.current_txn_first_offset >= 0
-    ]
 
 
 def _headers(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
-from keeplast.log.lock import is_locked, locked
+from keeplast.log.lock import check_held, is_locked, locked
 from keeplast.log.log_end import check_understood
 from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.model.hold import GroupReader
@@ -212,7 +212,9 @@ class Coordinator:
         roots = sorted({partition.path.parent for partition in request.partitions})
         with ExitStack() as stack:
             for root in roots:
-                if root not in self._holds:
+                if root in self._holds:
+                    check_held(root)
+                else:
                     stack.enter_context(locked(root, writes=request.target is None))
             yield
 

@@ -179,7 +179,9 @@ def make_target(
             code="K204",
         )
     place = target_of(partition, request)
-    if place == partition.path or _is_same(place, partition.path):
+    # Two names on disks are of one directory by a link or a mount.
+    is_there = not is_object_path(place) and place.exists()
+    if place == partition.path or (is_there and place.samefile(partition.path)):
         raise RefusedError(f"--to is the source itself; leave it out. path={place}", code="K229")
     if request.overwrites and is_finished(files, place):
         _names_at(files, place, overwrites=True)
@@ -244,11 +246,6 @@ def replace_target(
         )
     begin_target(files, place, run=run, overwrites=True, staged=staged)
     _bring_lines(files, root, place.parent, [partition])
-
-
-def _is_same(place: Path, source: Path) -> bool:
-    """Say whether two names on disks are of one directory, by a link or a mount."""
-    return not is_object_path(place) and place.exists() and place.samefile(source)
 
 
 def begin_target(

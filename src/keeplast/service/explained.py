@@ -229,13 +229,12 @@ def near_line(answer: KeyAnswer) -> str:
     key, near = answer.key or b"", {each for part in answer.parts for each in part.found.near}
     words = f"{format_counted(passed, 'record')} with other keys looked at"
     if near:
-        like = sorted(near, key=lambda each: -_likeness(key, each))[:NEAR_KEYS]
+        text = key.decode("latin-1")
+        like = sorted(
+            near, key=lambda each: -SequenceMatcher(None, text, each.decode("latin-1")).ratio()
+        )[:NEAR_KEYS]
         words += f"; keys that are there: {', '.join(map(shown_bytes, like))}"
     return printable(words)
-
-
-def _likeness(first: bytes, second: bytes) -> float:
-    return SequenceMatcher(None, first.decode("latin-1"), second.decode("latin-1")).ratio()
 
 
 def kind_words(record: KeyRecord) -> str:

@@ -248,7 +248,11 @@ def _policies(directory: DataDirectory, files: FileSystem, sources: SettingSourc
         words = f"cleanup.policy is unknown of {len(unknown)} of {len(topics)} topics: {names}"
         place = shlex.quote(shown(str(directory.root)))
         topic = shlex.quote(unknown[0])
-        remedy = f"keeplast configure {place} cleanup.policy=compact --topic {topic}"
+        remedy = (
+            f"give --topic {topic} --config cleanup.policy=compact, or a keeplast.toml that says it"
+            if is_object_path(directory.root)
+            else f"keeplast configure {place} cleanup.policy=compact --topic {topic}"
+        )
         return PartCheck("policies", CheckState.PROBLEM, words, remedy=remedy)
     compacted = sum(settings.topic_config(topic).is_compacted for topic in topics)
     return PartCheck("policies", CheckState.OK, f"known; {compacted} of {len(topics)} compacted")

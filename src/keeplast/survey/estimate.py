@@ -118,7 +118,19 @@ def estimate_round(sample: Sample, plan: RoundPlan) -> Estimate | None:
     dirty = _Section(sample.dirty, goes, scale * read)
     clean = _Section(sample.clean, found, _scale(sample.clean))
     estimate = _estimate(plan, clean, dirty, distinct, indexed, read)
-    return estimate if curve.is_known(more) else _without_keys(estimate)
+    if curve.is_known(more):
+        return estimate
+    # The sample says nothing about distinct keys.
+    return replace(
+        estimate,
+        messages_written=None,
+        bytes_written=None,
+        tombstones_written=None,
+        superseded_records=None,
+        tombstone_records=None,
+        distinct_keys=None,
+        key_map_bytes=None,
+    )
 
 
 def _scale(part: SectionSample) -> float:
@@ -233,18 +245,4 @@ def _estimate(
         key_map_bytes=key_map_bytes(plan, round(distinct)),
         index_seconds=round(indexing, 3),
         seconds=round(indexing + rewriting, 3),
-    )
-
-
-def _without_keys(estimate: Estimate) -> Estimate:
-    """Return what remains of an estimate when the sample says nothing about distinct keys."""
-    return replace(
-        estimate,
-        messages_written=None,
-        bytes_written=None,
-        tombstones_written=None,
-        superseded_records=None,
-        tombstone_records=None,
-        distinct_keys=None,
-        key_map_bytes=None,
     )

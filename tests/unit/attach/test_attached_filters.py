@@ -74,12 +74,10 @@ class Filtered:
 
     def copy_more(self, count: int = LATER // 2) -> None:
         """Let the leader copy so many of the segments that it still has."""
-        left = [each for each in pairwise(self.world.bases) if each[0] > self._copied_to()]
+        copied_to = max(each.end_offset for each in self.world.tier.served())
+        left = [each for each in pairwise(self.world.bases) if each[0] > copied_to]
         for base, following in left[:count]:
             self.world.tier.copy_one(self.world.directory, base, following - 1)
-
-    def _copied_to(self) -> int:
-        return max(each.end_offset for each in self.world.tier.served())
 
     def begin(self) -> None:
         """Do two rounds, of which the second one makes filters, and let more come."""

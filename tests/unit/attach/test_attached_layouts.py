@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.attach.rounds.round import RoundWish, plan_attached
-from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.aiven_encryption import KeyRing
-from keeplast.cluster.layouts.aiven_manifest import SegmentManifest
-from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.tier.objects.stores import ObstoreObjects
@@ -75,10 +72,6 @@ def test_a_plan_says_about_how_many_requests_a_round_takes(
     assert 0.5 * costs.requests < len(sent) < 1.2 * costs.requests
 
 
-def manifests(layout: AivenLayout, segments: list[RemoteLogSegment]) -> list[SegmentManifest]:
-    return [layout._read_manifest(layout._key(each.id, each.start_offset)) for each in segments]
-
-
 @pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     ("variants", "expected"),
@@ -104,7 +97,8 @@ def test_outputs_are_kept_as_their_sources_and_never_weaker(
     check_servable(world, segments, done)
     outputs = [each for each in world.tier.served() if each.broker_id < 0]
     assert outputs
-    for manifest in manifests(layout, outputs):
+    for each in outputs:
+        manifest = layout._read_manifest(layout._key(each.id, each.start_offset))
         assert expected == (
             manifest.is_compressed, manifest.sealing is not None,
             manifest.chunks.original_chunk_size,

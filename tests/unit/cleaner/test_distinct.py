@@ -18,10 +18,6 @@ def counts_of(rates: NDArray[np.float64]) -> NDArray[np.int64]:
     return drawn[drawn > 0]
 
 
-def expected_keys(rates: NDArray[np.float64]) -> float:
-    return float((1 - np.exp(-rates * (1 + MORE))).sum())
-
-
 @pytest.mark.parametrize(
     ("rates", "factor"),
     [
@@ -37,7 +33,7 @@ def expected_keys(rates: NDArray[np.float64]) -> float:
 )
 def test_estimate_is_near_the_truth(rates: NDArray[np.float64], factor: float) -> None:
     estimate = fit_distinct(counts_of(rates)).after(MORE)
-    truth = expected_keys(rates)
+    truth = float((1 - np.exp(-rates * (1 + MORE))).sum())
     assert truth / factor <= estimate <= truth * factor
 
 

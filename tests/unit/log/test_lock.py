@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import RefusedError
-from keeplast.log.lock import is_locked, locked
+from keeplast.log.lock import check_held, is_locked, locked
 from tests.support.heard_calls import hear
 
 HOLD = """
@@ -168,3 +168,11 @@ def test_a_read_only_directory_can_be_read_unless_a_broker_holds_it(
             pass
     finally:
         release(process)
+
+
+def test_a_lock_whose_file_was_replaced_is_lost(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        check_held(tmp_path)
+        (tmp_path / ".lock").rename(tmp_path / "gone")
+        with pytest.raises(RefusedError, match="removed or replaced"):
+            check_held(tmp_path)

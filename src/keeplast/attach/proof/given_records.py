@@ -234,7 +234,10 @@ def _report_differences(ours: Record, theirs: ConsumedRecord, reporter: _Reporte
     ]
     if theirs.headers is not None and (ours.headers or theirs.headers):
         # The client hands names out as text, up to a NUL.
-        names = tuple((_text(name), value) for name, value in ours.headers)
+        names = tuple(
+            (name.partition(b"\0")[0].decode("utf-8", "replace"), value)
+            for name, value in ours.headers
+        )
         pairs.append(("headers", names, theirs.headers))
     differing = [name for name, mine, given in pairs if mine != given]
     if differing:
@@ -242,10 +245,6 @@ def _report_differences(ours: Record, theirs: ConsumedRecord, reporter: _Reporte
             f"a consumer is given another {' and '.join(differing)} than the objects have",
             ours.offset, ours.key,
         )  # fmt: skip
-
-
-def _text(name: bytes) -> str:
-    return name.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _holds(ranges: Sequence[Range], offset: int) -> bool:

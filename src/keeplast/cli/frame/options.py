@@ -125,8 +125,8 @@ Flags = Annotated[
     typer.Option(
         "--config",
         metavar="KEY=VALUE",
-        help="Any of Kafka's cleaner settings; repeatable. The topic's spelling is about the "
-        "chosen topics, the broker's about the cluster.",
+        help="Any of Kafka's cleaner settings; repeatable. A topic's name for one "
+        "(segment.ms) sets the chosen topics, a broker's (log.roll.ms) the cluster.",
         rich_help_panel=SETTINGS,
     ),
 ]

@@ -16,6 +16,7 @@ column first whatever stands in it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import os
@@ -235,10 +236,16 @@ class Voice:
             return
         now = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000, datetime.UTC)
         moment = now.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-        with _lock:
-            for line in text.splitlines():
-                self._file.write(f"{moment} {line}\n")
-            self._file.flush()
+        try:
+            with _lock:
+                for line in text.splitlines():
+                    self._file.write(f"{moment} {line}\n")
+                self._file.flush()
+        except OSError as error:
+            lost, self._file = self._file, None
+            with contextlib.suppress(OSError):
+                lost.close()
+            say(f"the log file gets no more lines: {error}. path={self._path}", kind="warning")
 
 
 _USUAL = Voice()

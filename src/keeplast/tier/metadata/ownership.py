@@ -118,7 +118,8 @@ class Ownership:
         holder, me = state.holder, self._store.holder
         if holder is None or state.held_since_ms is None or me.knows_over(holder):
             return
-        who += f" {holder} since={_show(state.held_since_ms)}"
+        since = datetime.fromtimestamp(state.held_since_ms / 1000, UTC)
+        who += f" {holder} since={since.isoformat(timespec='seconds')}"
         if state.partition in self._held and holder.id != me.id:
             raise FencedError(
                 "another process of the same owner has taken the partition; it is taken up again "
@@ -134,7 +135,3 @@ class Ownership:
             "take over (--take-over)"
         )
         raise RefusedError(f"another process of the same owner {what}. {who}", code="K331")
-
-
-def _show(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -255,12 +255,8 @@ class _Comparison:
         if name not in ours or name not in kafka:
             where = "kafka" if name in kafka else "keeplast"
             self.differences.append(f"file {name}: only {where} has it")
-        elif not _is_same(kafka[name], ours[name]):
+        elif kafka[name].read_bytes() != ours[name].read_bytes():
             self.differences.append(f"file {name}: other bytes than kafka's")
-
-
-def _is_same(expected: Path, actual: Path) -> bool:
-    return expected.read_bytes() == actual.read_bytes()
 
 
 def _without_segments(text: str) -> str:

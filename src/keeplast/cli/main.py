@@ -218,7 +218,7 @@ def with_address(args: Sequence[str]) -> list[str]:
 app = typer.Typer(
     name="keeplast",
     cls=CheckedGroup,
-    help="Log compaction for Kafka-format logs, outside the broker, by threads or on Spark.",
+    help="Log compaction for Kafka-format logs, outside the broker: here or on Spark.",
     no_args_is_help=True,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
@@ -262,7 +262,7 @@ def _options(
         ),
     ] = None,
 ) -> None:
-    """Log compaction for Kafka-format logs, outside the broker, by threads or on Spark."""
+    """Log compaction for Kafka-format logs, outside the broker: here or on Spark."""
     if version:
         typer.echo(f"keeplast {__version__}")
         raise typer.Exit

@@ -47,7 +47,7 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
                 code="K203",
             )
         kind, flags = fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT
-        if not writes and os.statvfs(root).f_flag & os.ST_RDONLY:
+        if not writes and _is_read_only(root):
             if not existed:
                 yield
                 return
@@ -172,6 +172,10 @@ def _claimed(root: Path) -> Iterator[None]:
     finally:
         with _guard:
             del _held[identity]
+
+
+def _is_read_only(root: Path) -> bool:
+    return bool(os.statvfs(root).f_flag & os.ST_RDONLY)
 
 
 def _identity(root: Path) -> tuple[int, int]:

@@ -110,8 +110,12 @@ class Workbench:
 
     def share_limit(self, tasks: Sequence[PartitionTask]) -> None:
         """Have all threads share one limit on their bytes, the least that a task has."""
-        limits = (x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None)
-        self._throttle.limit(min(limits, default=None))
+        self._throttle.limit(
+            min(
+                (x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None),
+                default=None,
+            )
+        )
 
     def files_of(self, task: PartitionTask, progressed: Progressed) -> FileSystem:
         """Return the files of the round that a task is part of, within the limit."""

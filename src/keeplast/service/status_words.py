@@ -225,14 +225,11 @@ def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
 def hold_lines(holds: Iterable[Hold], now_ms: int) -> list[str]:
     """Return what keeps cleaning from passing which point of a log, a line each."""
     return [
-        f"hold {each.name}: not cleaned past {each.limit}{_state_words(each)} until "
-        f"{moment_text(each.until_ms, now_ms)}"
+        f"hold {each.name}: not cleaned past {each.limit}"
+        + ("" if each.limit == each.offset else f", for the state as of {each.offset},")
+        + f" until {moment_text(each.until_ms, now_ms)}"
         for each in sorted(holds)
     ]
-
-
-def _state_words(hold: Hold) -> str:
-    return "" if hold.limit == hold.offset else f", for the state as of {hold.offset},"
 
 
 def as_of_words(earliest_as_of: int, bound: int = 0) -> str:

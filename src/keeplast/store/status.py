@@ -156,7 +156,10 @@ def local_log(
     segments = (*survey.segments[:-1], replace(survey.segments[-1], size_bytes=active.size_bytes))
     holding = [s for s in survey.listing.segments if s.base_offset < remote_end]
     beyond = 0
-    if holding and remote_end < _end_after(segments, holding[-1].base_offset, survey.tail.log_end):
+    if holding and remote_end < next(
+        (s.base_offset for s in segments if s.base_offset > holding[-1].base_offset),
+        survey.tail.log_end,
+    ):
         indexes = load_indexes(holding[-1], files, topic.index_interval_bytes, WindowBuffers())
         start = indexes.position_before(remote_end - holding[-1].base_offset)
         beyond = holding[-1].size_bytes - start
@@ -164,10 +167,6 @@ def local_log(
         segments, survey.tail.log_end, min(survey.tail.log_end, survey.last_stable),
         survey.last_stable, beyond,
     )  # fmt: skip
-
-
-def _end_after(segments: Sequence[SegmentSummary], base_offset: int, log_end: int) -> int:
-    return next((s.base_offset for s in segments if s.base_offset > base_offset), log_end)
 
 
 def tier_status(

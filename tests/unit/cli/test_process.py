@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.format.filename import CLEANER_CHECKPOINT
 from tests.support.waiting import SECONDS_MAX
 
 HEAVY = ("numba", "numpy", "pyspark", "pandas", "cramjam", "keeplast.run")
@@ -118,6 +119,23 @@ def test_a_reader_that_leaves_early_is_no_traceback(data_dir: Path) -> None:
     assert process.stderr is not None
     assert "" == process.stderr.read()
     process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("streams", "code"), [(">&-", 0), ("<&- 2>&-", 0), ("2>/dev/full", 0), (">/dev/full", 5)]
+)
+def test_streams_that_take_nothing_keep_no_command_from_its_work(
+    streams: str, code: int, data_dir: Path
+) -> None:
+    command = [
+        sys.executable, "-m", "keeplast", "clean", str(data_dir), "--despite", "dirty-ratio",
+        "--topic", "t", "--config", "cleanup.policy=compact",
+    ]  # fmt: skip
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", *command], timeout=SECONDS_MAX
+    )
+    assert code == ended.returncode
+    assert (data_dir / CLEANER_CHECKPOINT).exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

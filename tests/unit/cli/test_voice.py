@@ -120,6 +120,15 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_the_command(tmp_path: Path)
     assert not voice().is_quiet
 
 
+def test_a_log_file_on_a_full_disk_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with Voice(path=Path("/dev/full")) as full:
+        full.open()
+        say("one", "two")
+    assert ["warning: the log file gets no more", "one", "two"] == [
+        line.partition(" lines")[0] for line in capsys.readouterr().err.splitlines()
+    ]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -118,7 +118,9 @@ def check(world: LeaseWorld, name: str, left: Image, expected: list[Entry], end:
     assert other.step().leads
     assert other.host.log_end_offset >= end
     got = read(other)
-    assert state_of(below(expected, other.host.log_end_offset)) == state_of(got)
+    assert state_of(got) == state_of(
+        [each for each in expected if each[0] < other.host.log_end_offset]
+    )
     back = world.host(name, HostRole.FOLLOWER, files=CrashingFiles(left))
     assert back.step().words == f"follows c at epoch {other.host.epoch}"
     back.host.retain_local()
@@ -131,10 +133,6 @@ def is_taken(turn: Turn, position: int, count: int) -> bool:
     if turn.number is None:
         return position % max(count // POINTS_ALL, 1) == 0
     return turn.takes(position, count // POINTS)
-
-
-def below(entries: list[Entry], end: int) -> list[Entry]:
-    return [each for each in entries if each[0] < end]
 
 
 @pytest.mark.parametrize("is_follower", [False, True], ids=["leader", "follower"])

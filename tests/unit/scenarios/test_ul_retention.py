@@ -180,12 +180,6 @@ def test_where_the_log_start_lies_between_batches_what_follows_counts(tmp_path: 
     assert (20, 20) == (survey.last_stable, survey.section.cleanable.bound)
 
 
-def summaries(*sizes: int) -> list[SegmentSummary]:
-    return [
-        SegmentSummary(i * 10, size, NOW_MS, NOW_MS - DAY_MS, 0, 0) for i, size in enumerate(sizes)
-    ]
-
-
 @pytest.mark.parametrize(
     ("sizes", "high_watermark", "expected", "rolls"),
     [
@@ -200,7 +194,9 @@ def summaries(*sizes: int) -> list[SegmentSummary]:
 def test_ul26_only_what_comes_first_goes_and_never_an_empty_last_one(
     sizes: list[int], high_watermark: int, expected: list[int], rolls: bool
 ) -> None:
-    segments = summaries(*sizes)
+    segments = [
+        SegmentSummary(i * 10, size, NOW_MS, NOW_MS - DAY_MS, 0, 0) for i, size in enumerate(sizes)
+    ]
     log_end = len(sizes) * 10 - (0 if sizes[-1] else 10)
     plan = plan_expiry(
         AGED, segments, log_start=0, log_end=log_end, high_watermark=high_watermark, now_ms=NOW_MS

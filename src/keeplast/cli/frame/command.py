@@ -156,11 +156,15 @@ def _run(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bool
     except Exception as error:  # noqa: BLE001 - the loop that owns the command: code 5, not 1
         say_trace(without_secrets(traceback.format_exc()))
         code, document = FAILED, error_document(error)
-    if as_json and document is not None:
-        try:
+    try:
+        if as_json and document is not None:
             print_document(document)
-        except BrokenPipeError:
-            _silence_stdout()
+        sys.stdout.flush()
+    except OSError as error:
+        _silence_stdout()
+        if not isinstance(error, BrokenPipeError):
+            code = FAILED
+            say(fault_text(error), kind="error")
     return code
 
 

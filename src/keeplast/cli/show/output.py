@@ -262,7 +262,14 @@ PLAIN_WIDTH = 120
 
 
 def claim_stdout() -> None:
-    """Keep stdout for ourselves and give every other writer stderr in its place."""
+    """Keep stdout for ourselves and give every other writer stderr in its place.
+
+    What the caller has closed leads nowhere: the next file would get its number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -313,14 +320,17 @@ def say(*messages: str, kind: str | None = None) -> None:
         line = f"{prefix}{shown(printable(message))}"
         voice().keep(line)
         if voice().says(kind):
-            sys.stderr.write(fitting(f"{line}\n", sys.stderr.encoding))
-            sys.stderr.flush()
+            # Work goes on where its words find no room, as in a log on a full disk.
+            with contextlib.suppress(OSError):
+                sys.stderr.write(fitting(f"{line}\n", sys.stderr.encoding))
+                sys.stderr.flush()
 
 
 def say_trace(trace: str) -> None:
     """Print to stderr where an error comes from, which is many lines."""
     voice().keep(trace)
-    sys.stderr.write(trace)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(trace)
 
 
 def stderr_console() -> Console:

@@ -299,7 +299,10 @@ def encode_manifest(manifest: SegmentManifest, segment: RemoteLogSegment) -> byt
         "version": VERSION,
         "chunkIndex": encode_index(manifest.chunks, is_compressed=manifest.is_compressed),
         "segmentIndexes": {
-            member: _encode_file(manifest.files.get(kind)) for kind, member in INDEX_MEMBERS.items()
+            member: None
+            if (file := manifest.files.get(kind)) is None
+            else {"position": file.position, "size": file.size}
+            for kind, member in INDEX_MEMBERS.items()
         },
         "compression": manifest.is_compressed,
     }
@@ -494,10 +497,6 @@ def _decode_files(members: _Members) -> dict[AuxiliaryFile, StoredFile]:
         place.end()
     members.end()
     return files
-
-
-def _encode_file(file: StoredFile | None) -> JsonObject | None:
-    return None if file is None else {"position": file.position, "size": file.size}
 
 
 def _for_people(segment: RemoteLogSegment) -> JsonObject:

@@ -83,13 +83,12 @@ class Line(Struct, frozen=True):
 
 def lines_of(view: ConsoleView, live: LiveProgress | None = None) -> list[Line]:
     """Return a line for each partition, the most urgent first, as ``live`` heard of its round."""
-    at_work, found = _at_work(live), view.kept("lines", lambda: _lines(view))
-    return sorted((_at_work_line(each, at_work) for each in found), key=lambda line: line.rank)
-
-
-def _lines(view: ConsoleView) -> list[Line]:
     # Equals stay in the order of a status: the later, the dirtier.
-    return sorted((_line(view, each) for each in entries(view)), key=lambda line: line.rank)
+    at_work, found = _at_work(live), view.kept(
+        "lines",
+        lambda: sorted((_line(view, each) for each in entries(view)), key=lambda line: line.rank),
+    )  # fmt: skip
+    return sorted((_at_work_line(each, at_work) for each in found), key=lambda line: line.rank)
 
 
 def _line(view: ConsoleView, each: PartitionStatus) -> Line:

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 
 from keeplast.clock import time_text
 from keeplast.errors import error_text
-from keeplast.inspect.fates import Fate, Outlook
+from keeplast.inspect.fates import Outlook
 from keeplast.model.erasure_request import KeyForm, decode_key
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import printable, shown_bytes, without_secrets
@@ -126,11 +126,6 @@ def found_key(answer: KeyAnswer, now_ms: int, *, values: bool) -> FoundKey:
     )  # fmt: skip
 
 
-def _goes(fate: Fate) -> bool:
-    """Say whether a record goes by when all that is overwritten now is gone."""
-    return fate.by_offset is not None and fate.outlook in (Outlook.GOES_NEXT, Outlook.GOES_LATER)
-
-
 def _partition_answer(
     each: ExplainedPartition, left: int, now_ms: int, *, values: bool
 ) -> PartitionAnswer:
@@ -141,7 +136,13 @@ def _partition_answer(
             kind_words(record.record),
             shown_bytes(record.record.record.value, VALUE_CHARS) if values else "",
             OUTLOOKS[record.fate.outlook], fate_words(found, record),
-            *((gone, True) if _goes(record.fate) else (ShownTime(""), False)),
+            # Such a record goes by when all that is overwritten now is gone.
+            *(
+                (gone, True)
+                if record.fate.by_offset is not None
+                and record.fate.outlook in (Outlook.GOES_NEXT, Outlook.GOES_LATER)
+                else (ShownTime(""), False)
+            ),
         )
         for record in found.records[:left]
     )  # fmt: skip

@@ -19,7 +19,7 @@ from keeplast.model.text import format_bytes, format_counted
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.status import PartitionStatus
-from keeplast.store.status import Place, TierStatus
+from keeplast.store.status import Place
 
 WIDTH = 1000
 PART_MIN = 4
@@ -88,7 +88,13 @@ def parts_of(each: PartitionStatus) -> tuple[SegmentPart, ...]:
     if each.log is not None:
         return log_parts(each.log)
     if each.stored is not None:
-        return _tier_parts(each.stored)
+        return tuple(
+            SegmentPart(
+                part.region, part.base_offset, part.end_offset, part.size_bytes,
+                place=part.place.value,
+            )
+            for part in each.stored.segments
+        )  # fmt: skip
     return () if each.attached is None else _attached_parts(each.attached, each.outlook)
 
 
@@ -113,16 +119,6 @@ def offsets_of(each: PartitionStatus) -> list[tuple[str, int]]:
     last = attached.remote.remote_end
     begins = [("log start", attached.remote.log.start), ("clean to", attached.cleaned_to)]
     return begins if last is None else [*begins, ("remote end", last + 1)]
-
-
-def _tier_parts(status: TierStatus) -> tuple[SegmentPart, ...]:
-    return tuple(
-        SegmentPart(
-            each.region, each.base_offset, each.end_offset, each.size_bytes,
-            place=each.place.value,
-        )
-        for each in status.segments
-    )  # fmt: skip
 
 
 def _attached_parts(

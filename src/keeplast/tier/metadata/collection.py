@@ -223,7 +223,7 @@ class Marks:
 
     def _write(self, made: tuple[int, str]) -> None:
         mark = Mark(*made)
-        key = _key(mark.number)
+        key = f"{MARKS}/{mark.number:0{DIGITS}d}"
         try:
             is_ours = self._objects.put_new(key, mark.token.encode()) or (
                 self._read(key) == mark.token
@@ -271,10 +271,6 @@ class Marks:
 
     def _read(self, key: str) -> str:
         return bytes(self._objects.read_range(key, 0, TOKEN_CHARS)).decode("ascii", "replace")
-
-
-def _key(number: int) -> str:
-    return f"{MARKS}/{number:0{DIGITS}d}"
 
 
 def _new_token() -> str:

@@ -367,11 +367,18 @@ def why_whole(workload: Workload, share: int, ground: Ground) -> str | None:
     """
     if ground.slots == 1:
         return "one task at a time"
-    # What shares memory shares a group by its sources, and a source by its pieces, too.
-    is_apart = ground.task_memory_bytes is not None
-    if is_apart and len(plan_groups(workload.plan, workload.plan.bound)) == 1:
+    # What shares memory shares a group by its sources, too. A log of one is shared by its pieces
+    # where it is alone, and only without transactions.
+    plan, cost = workload.plan, workload.cost_bytes
+    groups = plan_groups(plan, plan.bound)
+    if len(groups) == 1 and (
+        ground.task_memory_bytes is not None
+        or (
+            len(groups[0].sources) == 1
+            and (plan.expects_transactions or cost < share * ground.slots)
+        )
+    ):
         return "one group, so there is nothing to share out"
-    cost = workload.cost_bytes
     if cost < SMALLEST_CUT_BYTES or cost <= share:
         return "small enough for one task"
     return None

@@ -137,7 +137,16 @@ def check_copied(
         whole = closable_holes(cache, log.start)
         for first, last in lost:
             if (first, last) in whole:
-                yield _hidden(topic.name, partition, first, last)
+                yield AttachFinding(
+                    "late-copy", Severity.WARNS, topic.name,
+                    f"partition {partition}: offsets {first} to {last} are whole in the remote "
+                    "tier, and brokers serve nothing there: a leader that was overtaken has "
+                    "finished a copy late, which hides them. Consumers get OFFSET_OUT_OF_RANGE "
+                    "there; nothing is lost",
+                    f"a round makes them served again: keeplast clean --topic "
+                    f"{shlex.quote(topic.name)}, or attach run does one by itself, as soon as they "
+                    "lie below what stays raw at the end",
+                )  # fmt: skip
                 continue
             yield _refuse(
                 "not-copied", topic.name,
@@ -358,17 +367,6 @@ def _number(topic: TopicFacts, key: str) -> int:
 
 def _refuse(rule: str, topic: str | None, words: str, remedy: str = "") -> AttachFinding:
     return AttachFinding(rule, Severity.REFUSES, topic, words, remedy)
-
-
-def _hidden(topic: str, partition: int, first: int, last: int) -> AttachFinding:
-    return AttachFinding(
-        "late-copy", Severity.WARNS, topic,
-        f"partition {partition}: offsets {first} to {last} are whole in the remote tier, and "
-        "brokers serve nothing there: a leader that was overtaken has finished a copy late, which "
-        "hides them. Consumers get OFFSET_OUT_OF_RANGE there; nothing is lost",
-        f"a round makes them served again: keeplast clean --topic {shlex.quote(topic)}, or attach "
-        "run does one by itself, as soon as they lie below what stays raw at the end",
-    )  # fmt: skip
 
 
 def _alter(address: str, topic: str, settings: str) -> str:

@@ -291,7 +291,7 @@ class StagedRound:
         """Have the markers asked, and ``stage`` done from its beginning after that."""
         invariant(self.task.plan.aborted is None, "a round asks the markers twice")
         del self._indexed[self._kept :]
-        self._is_unmarked = False
+        self._is_unmarked, self.edges = False, {}
         self._interrupted = stage
         self.stage = Stage.MARK
 

@@ -222,7 +222,8 @@ class StagedJob:
             self._round.edges = edges_of_dirty(task, self._files(), slots)
         self._units: Iterator[Unit] = self._round.units()
         self._ahead = next(self._units, None)
-        self._parts = deque[Unit | GroupPart]()
+        self.parts = deque[Unit | GroupPart]()
+        """Pieces and parts that threads take by themselves."""
         self._groups: dict[int, SharedGroup] = {}
         self._threads = set[int]()
         self._running = 0
@@ -253,7 +254,7 @@ class StagedJob:
             return None
         if piece is self._ahead:
             piece, *rest = self._cut(piece)
-            self._parts.extend(rest)
+            self.parts.extend(rest)
             self._ahead = next(self._units, None)
         self._running += 1
         self.bytes_left -= piece.cost_bytes
@@ -266,7 +267,7 @@ class StagedJob:
 
     def _take_part(self) -> Unit | GroupPart | None:
         with self._lock:
-            return self._parts.popleft() if self._parts else None
+            return self.parts.popleft() if self.parts else None
 
     def _cut(self, unit: Unit) -> Sequence[Unit | GroupPart]:
         """Return the pieces of the first pass, or the parts of a group, that threads take."""
@@ -292,7 +293,7 @@ class StagedJob:
             self._round.take(result)
             if isinstance(result, Failed | Unmarked):
                 self._units, self._ahead = iter(()), None
-        while not (self._ahead or self._parts or self._running or self._round.is_done):
+        while not (self._ahead or self.parts or self._running or self._round.is_done):
             self._advance()
 
     def _begin_index(self) -> None:
@@ -332,6 +333,8 @@ class StagedJob:
             result = Failed(place_of(piece.unit if isinstance(piece, GroupPart) else piece), error)
         with self._lock:
             self._results += [] if result is None else [result]
+            if isinstance(result, Failed | Unmarked) and isinstance(piece, IndexUnit):
+                self.parts.clear()
 
     def _execute(self, unit: Unit | GroupPart) -> UnitResult | None:
         task = self._round.task
@@ -456,6 +459,8 @@ class LocalRunner:
                     staged.remove(each)
                     yield each.result()
         finally:
+            for job in staged:
+                job.parts.clear()
             for future in running:
                 future.cancel()
 

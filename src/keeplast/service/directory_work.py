@@ -23,6 +23,7 @@ from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.inspect.status import LogStatus
 from keeplast.log.files import FileSystem
+from keeplast.log.lock import check_held
 from keeplast.log.root_files import RECEIPTS_NAME
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
@@ -247,6 +248,7 @@ class DirectoryWork:
         look is older than the back-off. Otherwise a thousand partitions would take a million looks.
         """
         known, now_ms, root = self._known, self._clock.now_ms(), self._settings.root
+        check_held(root)
         self.ledger.looked_ms = now_ms
         facts = {
             each.partition: each

@@ -21,7 +21,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from keeplast.cleaner.cleanable_range import (
-    CleanableRange,
     find_cleanable_range,
     find_first_uncleanable,
     find_hold,
@@ -183,7 +182,11 @@ def tier_status(
     log_end = max(state.remote_end, state.remote_end if local is None else local.log_end)
     first_dirty = state.first_dirty(log_end)
     edges = _edges(summaries, state, local, topic, now_ms, log_end)
-    cleanable = _cleanable(summaries, edges[2], state)
+    # What a round would take: what is dirty, may be cleaned, and was copied.
+    cleanable = find_cleanable_range(
+        summaries, first_dirty=min(state.first_dirty(), edges[2]),
+        uncleanable=min(edges[2], state.remote_end),
+    )  # fmt: skip
     segments = tuple(_segments(summaries, state, local, edges, log_end))
     local_bytes = None if local is None else sum(s.size_bytes for s in local.segments)
     every = (local_bytes or 0) + state.effective_bytes()
@@ -264,16 +267,6 @@ def _edges(
     hold = find_hold(in_force(state.holds, now_ms))
     uncleanable = min(rounded(topic.min_compaction_lag_ms, active, hold), unstable)
     return state.log_start, first_dirty, uncleanable, unstable, active, log_end
-
-
-def _cleanable(
-    summaries: Sequence[SegmentSummary], uncleanable: int, state: PartitionState
-) -> CleanableRange:
-    """Return what a round would take: what is dirty, may be cleaned, and was copied."""
-    return find_cleanable_range(
-        summaries, first_dirty=min(state.first_dirty(), uncleanable),
-        uncleanable=min(uncleanable, state.remote_end),
-    )  # fmt: skip
 
 
 def _segments(

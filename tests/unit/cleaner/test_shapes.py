@@ -220,6 +220,7 @@ def test_one_slot_is_not_cut_and_one_segment_by_threads_alone() -> None:
     segment = Workload(plan(1, GIB), 10**7, 10**6)
     assert [Shape.PARTITION] == shapes([GIANT], Ground(1, None))
     assert [Shape.PARTITION] == shapes([segment], CLUSTER)
+    assert [Shape.PARTITION] * 2 == shapes([segment, segment], THREADS)
     (choice,) = choose_shapes([segment], THREADS)
     assert (Shape.BROADCAST, "too large for one task, in one segment") == (choice.shape, choice.why)
 

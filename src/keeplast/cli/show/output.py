@@ -182,7 +182,7 @@ def _fold(cell: str | Text, width: int, console: Console) -> list[str | Text]:
 LOUD = ("error", "warning")
 """Kinds of lines that no ``--quiet`` keeps back."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class Voice:
@@ -232,20 +232,20 @@ class Voice:
 
     def keep(self, text: str) -> None:
         """Write lines into the log file, if there is one, after the time in UTC."""
-        if self._file is None:
-            return
         now = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000, datetime.UTC)
         moment = now.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-        try:
-            with _lock:
+        with _lock:
+            if self._file is None:
+                return
+            try:
                 for line in text.splitlines():
                     self._file.write(f"{moment} {line}\n")
                 self._file.flush()
-        except OSError as error:
-            lost, self._file = self._file, None
-            with contextlib.suppress(OSError):
-                lost.close()
-            say(f"the log file gets no more lines: {error}. path={self._path}", kind="warning")
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                self._file = None
+                say(f"the log file gets no more lines: {error}. path={self._path}", kind="warning")
 
 
 _USUAL = Voice()

@@ -39,7 +39,7 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
         yield
         return
     path = root / LOCK
-    with _claimed(root):
+    with _claimed(root) as identity:
         existed = path.exists()
         if path.is_symlink():
             raise RefusedError(
@@ -60,7 +60,7 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
                 raise _in_use(root) from error
             if not has_name(fd, path):
                 raise _in_use(root)
-            _held[_identity(root)] = fd
+            _held[identity] = fd
             try:
                 yield
             finally:
@@ -160,15 +160,15 @@ def appended(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _claimed(root: Path) -> Iterator[None]:
-    """Keep every other part of this process away from the lock file of ``root``."""
+def _claimed(root: Path) -> Iterator[tuple[int, int]]:
+    """Keep every other part of this process away from the lock file of ``root``; yields its key."""
     identity = _identity(root)
     with _guard:
         if identity in _held:
             raise _in_use(root)
         _held[identity] = None
     try:
-        yield
+        yield identity
     finally:
         with _guard:
             del _held[identity]

@@ -128,9 +128,9 @@ class OptionTexts:
         for name, text in all_given.items():
             if name in lowered or name.startswith(prefixes):
                 self._texts[name] = text
-            elif name not in IGNORED | OF_TABLES and (
-                not name.startswith(TABLE_OPTION)
-                or name.removeprefix(TABLE_OPTION) not in all_given
+            # A table's option may stand twice, once with a prefix.
+            elif name not in IGNORED | OF_TABLES and not (
+                name.startswith(TABLE_OPTION) and name.removeprefix(TABLE_OPTION) in all_given
             ):
                 raise _unknown(name, lowered)
         if LOCATION in all_given and all_given.get(MANAGED, "false").lower() != "true":

@@ -42,7 +42,7 @@ from keeplast.rewrite.output import GroupOutput, IndexFullError, PassContext
 from keeplast.rewrite.stage_work import Tools, pass_context, rewrite, rewritten_by
 from keeplast.rewrite.standings import Standings
 from keeplast.rewrite.task import NO_PAYLOADS, PartitionTask, second_pass_start
-from keeplast.rewrite.units import RewriteUnit, Rewritten
+from keeplast.rewrite.units import Edge, RewriteUnit, Rewritten
 from keeplast.rewrite.wave import SecondPass, discard
 from keeplast.rewrite.workspace import Slice, Workspace
 
@@ -94,8 +94,8 @@ def parts_of(
         return ()
     changes = len(sources) > 1 or LOSES in ledger.part(unit.group.base_offset, end).standings
     # A checksum of a whole source, and what closes a group, belong to one reader of its end.
-    is_cut = cuts and changes and not (task.takes_crcs or plan.closing_epochs)
-    size = PART_BYTES if is_cut else INT32_MAX
+    has_one_reader = task.takes_crcs or plan.closing_epochs
+    size = PART_BYTES if cuts and changes and not has_one_reader else INT32_MAX
     pieces = [
         (number, start, stop)
         for number, source in enumerate(sources)
@@ -108,21 +108,16 @@ def parts_of(
     return [GroupPart(unit, number, len(pieces), *piece) for number, piece in enumerate(pieces)]
 
 
-Edge = tuple[int, int]
-"""Where a piece of a segment begins after the first one: position and base offset of a batch.
-
-The base offset is -1 where it is not known.
-"""
-
-
 def edges_of_dirty(
     task: PartitionTask, files: FileSystem, threads: int
 ) -> dict[int, Sequence[Edge]]:
     """Return the edges of large dirty segments, by base offset; right where the indexes are.
 
-    There are none where filters are to be made.
+    There are none where filters are to be made, nor where transactions are known of: which are
+    open at an edge is not.
     """
-    dirty = [] if task.filters is not None else task.plan.dirty_segments()
+    may_be_cut = task.filters is None and task.plan.aborted is None
+    dirty = task.plan.dirty_segments() if may_be_cut else []
     share = sum(each.size_bytes for each in dirty) // (threads * PIECES_A_THREAD)
     return {
         each.base_offset: edges
@@ -151,8 +146,8 @@ def _edges(
             for edge in found[(found > 0) & (found < source.size_bytes)].tolist():
                 handle.pread_into(memoryview(head), edge)
                 # A batch of an older magic may begin with its last offset.
-                base = head[:8] if head[16] == 2 else b"\xff"
-                edges.append((edge, int.from_bytes(base, "big", signed=True)))
+                base = int.from_bytes(head[:8], "big", signed=True)
+                edges.append((edge, base if head[16] == 2 else -1))
     except (CompactionError, OSError):
         return ()
     return edges

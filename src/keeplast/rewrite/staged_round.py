@@ -51,6 +51,7 @@ from keeplast.rewrite.units import (
     NO_HASHES,
     Answer,
     AskUnit,
+    Edge,
     Events,
     Extent,
     Failed,
@@ -130,7 +131,7 @@ class StagedRound:
         self._failures: list[Failed] = []
         self._peak_rss_bytes = 0
         self._is_unmarked = False
-        self.edges: Mapping[int, Sequence[tuple[int, int]]] = {}
+        self.edges: Mapping[int, Sequence[Edge]] = {}
         """Where pieces of dirty segments begin after the first one, by the segment's base offset.
 
         They need not be right: a piece that does not end with a whole batch fails, and the stage
@@ -338,16 +339,14 @@ class StagedRound:
 
     def index_units(self) -> Iterator[IndexUnit]:
         """Yield the units that put the keys of the dirty section into a map."""
-        plan = self.task.plan
         for extent, entry in self._first_pass():
             base, lists = extent.base_offset, extent not in self._events
-            # Where there are transactions, it is not known which are open at an edge.
             inner = [
                 edge
                 for edge in self.edges.get(base, ())
-                if plan.aborted is None and edge[0] > extent.start and edge[1] > base
+                if edge[0] > extent.start and edge[1] > base
             ]
-            bounds = [(extent.start, base), *inner, (extent.end, end_of(plan, base))]
+            bounds = [(extent.start, base), *inner, (extent.end, end_of(self.task.plan, base))]
             for (start, first), (end, before) in pairwise(bounds):
                 yield IndexUnit(
                     self.task.number, Extent(base, start, end), entry, lists, first, before

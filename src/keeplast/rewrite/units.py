@@ -39,6 +39,13 @@ class Extent(Struct, frozen=True):
     end: int
 
 
+Edge = tuple[int, int]
+"""Where a piece of a segment begins after the first one: position and base offset of a batch.
+
+The base offset is -1 where it is not known.
+"""
+
+
 class MarkUnit(Struct, frozen=True):
     """Ask the markers of the whole log what was aborted."""
 

@@ -75,8 +75,8 @@ class Coordinator:
         self._is_stopping = False
         self._horizons = HorizonBook(files)
         self._groups = GroupOffsets(files, brokers)
-        self._holds = set(held)
-        self._held_elsewhere = frozenset(held)
+        self._held = frozenset(held)
+        self._holds = set[Path]()
 
     def stop(self) -> None:
         """Ask for the end of the run at the next safe point; a signal handler may call it.
@@ -213,10 +213,10 @@ class Coordinator:
         roots = sorted({partition.path.parent for partition in request.partitions})
         with ExitStack() as stack:
             for root in roots:
-                if root not in self._holds:
-                    stack.enter_context(locked(root, writes=request.target is None))
-                elif root not in self._held_elsewhere:
+                if root in self._holds:
                     check_held(root)
+                elif root not in self._held:
+                    stack.enter_context(locked(root, writes=request.target is None))
             yield
 
     @contextmanager

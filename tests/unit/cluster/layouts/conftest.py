@@ -1,4 +1,4 @@
-"""What Aiven's plugin wrote, unpacked once."""
+"""The keys of what Aiven's plugin wrote."""
 
 from __future__ import annotations
 
